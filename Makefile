@@ -1,0 +1,63 @@
+# `make demo` and `make test` need Python 3.11 or newer and nothing else: they build .venv first.
+
+# The first of these that is new enough; or say `make PYTHON=/path/to/python3.12 test`.
+CANDIDATES = python3 python3.13 python3.12 python3.11 python
+PYTHON ?= $(shell for p in $(CANDIDATES); do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+CODE := adasplit_flwr zerofl_flwr strategies simulations tests
+
+export FLWR_TELEMETRY_ENABLED := 0
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test lint check bench format format-check ruff types clean
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+install: $(INSTALLED) ## Create .venv with the tested versions of everything
+
+$(INSTALLED): pyproject.toml constraints.txt
+	@test -n "$(PYTHON)" && $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "lean-flwr needs Python 3.11 or newer; '$(or $(PYTHON),$(CANDIDATES))' is not." >&2; \
+		echo "Install one, or name it: make PYTHON=/path/to/python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev,audio]'
+	@touch $@
+
+demo: install ## Train ZeroFL on the embedded digits with a few virtual clients
+	$(BIN)/lean-flwr run zerofl --out runs/demo
+
+test: install ## Run the tests
+	$(BIN)/python -m pytest
+
+lint: format-check ruff types ## Check format, lint and types
+
+check: lint test ## Everything that CI checks
+
+bench: ## List the benchmarks
+	@for file in simulations/bench/[a-z]*.py; do \
+		test -f "$$file" || { echo "There are no benchmarks in simulations/bench yet."; break; }; \
+		module=$$(echo "$${file%.py}" | tr / .); \
+		printf '  %-44s %s\n' "python -m $$module" \
+			"$$(sed -n '1s/^r\{0,1\}"""\([^"]*\).*/\1/p' "$$file")"; \
+	done
+
+format: install ## Apply format and the safe lint fixes
+	$(BIN)/ruff format $(CODE)
+	$(BIN)/ruff check --fix $(CODE)
+
+format-check: install
+	$(BIN)/ruff format --check $(CODE)
+
+ruff: install
+	$(BIN)/ruff check $(CODE)
+
+types: install
+	$(BIN)/mypy --strict
+
+clean: ## Remove .venv and caches; runs/ stays
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist

@@ -1,0 +1,1 @@
+"""Simulations of lean-flwr's methods: data, models, command line, results."""

@@ -1,0 +1,155 @@
+"""The command line: ``lean-flwr run zerofl --clients ...``."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from simulations.settings import (
+    ALGORITHMS,
+    RunSettings,
+    all_fields,
+    default_of,
+    help_texts,
+    read_config,
+    type_of,
+)
+from zerofl_flwr.errors import LeanFlwrError, SettingsError
+
+app = typer.Typer(
+    name="lean-flwr",
+    help="Federated learning on Flower for devices short of compute and bandwidth.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+_PANELS = {
+    "simulation": "Simulation",
+    "data": "Data and clients",
+    "training": "Local training",
+    "zerofl": "ZeroFL",
+}
+# Shorter names for what is typed most.
+_ALIASES = {"num-clients": "clients"}
+
+
+@app.callback()
+def _main() -> None:
+    """Keep ``run`` a subcommand even while it is the only one."""
+
+
+def _run(
+    algorithm: str | None,
+    config: Path | None,
+    out: Path | None,
+    resume: Path | None,
+    overwrite: bool,
+    **options: Any,
+) -> None:
+    """Run a simulation, or continue one with --resume.
+
+    Settings come from the defaults, then from --config, then from the options given here.
+    """
+    from simulations.runner import resume as resume_run  # torch and Ray take seconds to import
+    from simulations.runner import run
+
+    given = {key.replace("_", "-"): value for key, value in options.items() if value is not None}
+    if resume is not None:
+        if given or algorithm or config or out:
+            raise SettingsError("--resume takes everything from the run's folder: give it alone")
+        folder = resume_run(resume)
+    else:
+        values = read_config(config) if config else {}
+        values |= given
+        if algorithm is not None:
+            values["algorithm"] = algorithm
+        settings = RunSettings.from_mapping(values).resolved()
+        stamp = f"{datetime.now():%Y%m%d-%H%M%S}"
+        folder = run(
+            settings,
+            out or Path("runs") / f"{settings.simulation.algorithm}-{stamp}",
+            overwrite=overwrite,
+        )
+    Console().print(f"results: {folder}", soft_wrap=True)
+
+
+def _with_setting_options(function: Callable[..., None]) -> Callable[..., None]:
+    """Add one command-line option per setting, described by the settings' own docstrings."""
+    fixed = [
+        (
+            "algorithm",
+            Annotated[str | None, typer.Argument(help=f"Method to run: {', '.join(ALGORITHMS)}.")],
+            None,
+        ),
+        (
+            "config",
+            Annotated[Path | None, typer.Option(help="TOML file with the same keys.")],
+            None,
+        ),
+        (
+            "out",
+            Annotated[
+                Path | None, typer.Option(help="Folder for results; default: runs/METHOD-TIME.")
+            ],
+            None,
+        ),
+        (
+            "resume",
+            Annotated[
+                Path | None, typer.Option(help="Continue the run in this folder, to its end.")
+            ],
+            None,
+        ),
+        ("overwrite", Annotated[bool, typer.Option(help="Replace a run in --out.")], False),
+    ]
+    parameters = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+        for name, kind, default in fixed
+    ]
+    for group, key, setting in all_fields():
+        if key == "algorithm":
+            continue
+        plain, _ = type_of(group, setting)
+        default = default_of(setting)
+        flags = [f"--{_ALIASES[key]}", f"--{key}"] if key in _ALIASES else [f"--{key}"]
+        if plain is bool:
+            flags = [f"--{key}/--no-{key}"]
+        option = typer.Option(
+            *flags,
+            help=help_texts(group).get(setting.name, ""),
+            rich_help_panel=_PANELS[group],
+            show_default="unset" if default is None else str(default),
+        )
+        parameters.append(
+            inspect.Parameter(
+                setting.name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=None,
+                annotation=Annotated[plain | None, option],
+            )
+        )
+    function.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    function.__annotations__ = {p.name: p.annotation for p in parameters}
+    return function
+
+
+app.command(name="run")(_with_setting_options(_run))
+
+
+def main() -> None:
+    """Run the command line; an error of ours is one message, not a traceback."""
+    try:
+        app()
+    except LeanFlwrError as error:
+        Console(stderr=True).print(f"[bold red]error:[/] {error}", soft_wrap=True, highlight=False)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,62 @@
+"""Refuse a run that cannot work before anything is started."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+
+from simulations.apps import make_client, make_strategy
+from simulations.data import load_data
+from simulations.settings import RunSettings
+from zerofl_flwr.errors import SettingsError
+
+
+def check(settings: RunSettings) -> None:
+    """Try, on this machine, everything that a run needs: resources, data, model, strategy.
+
+    Raises
+    ------
+    LeanFlwrError
+        SettingsError or DataError, saying what to change.
+    """
+    _check_resources(settings)
+    _check_schedules(settings)
+    load_data(settings.data)
+    make_client(settings, 0)
+    make_strategy(settings)
+
+
+def _check_resources(settings: RunSettings) -> None:
+    simulation = settings.simulation
+    on_this_machine = simulation.ray_address is None
+    cpus = os.cpu_count() or 1
+    if on_this_machine and simulation.cpus_per_client > cpus:
+        raise SettingsError(
+            f"cpus-per-client is {simulation.cpus_per_client}, but this machine has {cpus}"
+        )
+    gpus = torch.cuda.device_count()
+    if on_this_machine and simulation.gpus_per_client > gpus:
+        raise SettingsError(
+            f"gpus-per-client is {simulation.gpus_per_client}, but this machine has {gpus}"
+        )
+    if simulation.device != "cpu" and on_this_machine and gpus == 0:
+        raise SettingsError(f"device is {simulation.device!r}, but torch finds no CUDA device")
+    if simulation.ray_address is not None and simulation.backend != "ray":
+        raise SettingsError("ray-address goes with backend ray, not in-process")
+
+
+def _check_schedules(settings: RunSettings) -> None:
+    rounds, zerofl = settings.simulation.rounds, settings.zerofl
+    for name in ("sparsity_rounds", "mask_ratio_rounds"):
+        if getattr(zerofl, name) > rounds:
+            raise SettingsError(
+                f"{name.replace('_', '-')} is {getattr(zerofl, name)}, but the run has only "
+                f"{rounds} rounds: the final value would never be reached"
+            )
+    frozen_after = zerofl.freeze_mask_after_round
+    if frozen_after is not None and frozen_after >= rounds:
+        raise SettingsError(
+            f"freeze-mask-after-round is {frozen_after}, but the run has only {rounds} rounds: "
+            "no mask would ever be frozen"
+        )

@@ -1,0 +1,271 @@
+"""Writes a run's folder while it goes on: tables, JSON lines, checkpoints, one line a round."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import math
+import os
+import platform
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from flwr.common import Scalar
+from rich.console import Console
+
+from simulations.checkpoint import Checkpoint, save_npz
+from simulations.data import load_data
+from simulations.models import build_model
+from simulations.report import write_plots
+from simulations.settings import RunSettings, read_config
+from simulations.zero_positions import ZeroPositions
+from strategies.reports import RoundReport
+from strategies.state import State
+from zerofl_flwr.errors import DataError, SettingsError
+from zerofl_flwr.model_arrays import Array, array_names
+
+_PACKAGES = ("lean-flwr", "flwr", "ray", "torch", "numpy", "scipy", "pandas", "flwr-datasets")
+_TABLES = ("rounds", "clients", "layers")
+
+
+class Recorder:
+    """The folder of one run.
+
+    Build it with :meth:`create` or :meth:`resume`.
+
+    Attributes
+    ----------
+    folder : Path
+        Absolute path.
+    settings : RunSettings
+        The run's settings, as in its ``config.toml``.
+    checkpoint : Checkpoint or None
+        What the run continues from.
+    on_round : callable or None
+        Called with each finished round's number, for a progress bar.
+    """
+
+    def __init__(
+        self, folder: Path, settings: RunSettings, checkpoint: Checkpoint | None = None
+    ) -> None:
+        self.folder = folder
+        self.settings = settings
+        self.checkpoint = checkpoint
+        self.console = Console(stderr=True, highlight=False)
+        self.on_round: Callable[[int], None] | None = None
+        self._report: RoundReport | None = None
+        self._seconds = math.nan
+        self._test: dict[str, float] = {}
+        self._zeros = ZeroPositions(checkpoint.history if checkpoint else {})
+
+    @classmethod
+    def create(cls, folder: Path, settings: RunSettings, *, overwrite: bool = False) -> Recorder:
+        """Start a new run's folder.
+
+        Raises
+        ------
+        SettingsError
+            If a run is there already and ``overwrite`` is False.
+        """
+        folder = folder.absolute()
+        if (folder / "config.toml").exists() and not overwrite:
+            raise SettingsError(
+                f"{folder} holds a run already: continue it with --resume, or pass --overwrite"
+            )
+        (folder / "plots").mkdir(parents=True, exist_ok=True)
+        for name in (*(f"{table}.csv" for table in _TABLES), "metrics.jsonl", "checkpoint.npz"):
+            (folder / name).unlink(missing_ok=True)
+        settings.save(folder / "config.toml")
+        (folder / "environment.json").write_text(json.dumps(_environment(), indent=2) + "\n")
+        data = load_data(settings.data)
+        counts = pd.DataFrame(data.label_counts(), columns=list(data.class_names))
+        counts.insert(0, "partition_id", range(len(counts)))
+        counts.to_csv(folder / "partitions.csv", index=False)
+        return cls(folder, settings)
+
+    @classmethod
+    def resume(cls, folder: Path) -> Recorder:
+        """Open a run's folder to continue after its last checkpoint.
+
+        Raises
+        ------
+        SettingsError, DataError
+            If the folder holds no run, no checkpoint, or a finished run.
+        """
+        folder = folder.absolute()
+        if not (folder / "config.toml").exists():
+            raise DataError(f"{folder} holds no run: it has no config.toml")
+        settings = RunSettings.from_mapping(read_config(folder / "config.toml"))
+        checkpoint = Checkpoint.load(folder / "checkpoint.npz")
+        if checkpoint.server_round >= settings.simulation.rounds:
+            raise SettingsError(f"{folder} is finished: all {checkpoint.server_round} rounds")
+        recorder = cls(folder, settings, checkpoint)
+        recorder._drop_rounds_after(checkpoint.server_round)
+        return recorder
+
+    @property
+    def rounds_done(self) -> int:
+        """Rounds that the checkpoint covers."""
+        return self.checkpoint.server_round if self.checkpoint else 0
+
+    def aggregated(self, report: RoundReport) -> None:
+        """Take a strategy's report of a round."""
+        self._report = report
+
+    def timed(self, seconds: float) -> None:
+        """Take the seconds from configuring a round's training to its aggregate."""
+        self._seconds = seconds
+
+    def tested(self, server_round: int, loss: float, metrics: Mapping[str, Scalar]) -> None:
+        """Take the server's test of a round's model; round 0 is the initial model."""
+        self._test |= {"loss": loss, "accuracy": float(metrics.get("accuracy", math.nan))}
+        if server_round == 0:
+            self._append("rounds", [_round_row(0, None, math.nan, self._test, math.nan)])
+            self.console.print(f"initial model: {_test_text(self._test)}")
+            self._test = {}
+
+    def tested_by_clients(self, loss: float | None, metrics: Mapping[str, Scalar]) -> None:
+        """Take the clients' own tests of a round's model."""
+        self._test["client_loss"] = math.nan if loss is None else loss
+        self._test["client_accuracy"] = float(metrics.get("client_accuracy", math.nan))
+
+    def finish_round(
+        self, server_round: int, arrays: list[Array], state: Callable[[], State]
+    ) -> None:
+        """Write a round's rows, its checkpoint, and its line."""
+        report, simulation = self._report, self.settings.simulation
+        if report is None:
+            return
+        rate = self.settings.training.learning_rate_at(server_round, simulation.rounds)
+        row = _round_row(server_round, report, self._seconds, self._test, rate)
+        clients = [{"round": server_round, **asdict(client)} for client in report.clients]
+        layers = [_layer_row(server_round, asdict(layer)) for layer in report.layers]
+        self._zeros.add(server_round, report.masks)
+        self._append("rounds", [row])
+        self._append("clients", clients)
+        self._append("layers", layers)
+        with (self.folder / "metrics.jsonl").open("a") as lines:
+            line = {**row, "clients": clients, "layers": layers}
+            lines.write(json.dumps(_without_nan(line)) + "\n")
+        last = server_round == simulation.rounds
+        every = simulation.checkpoint_every
+        if every and (last or server_round % every == 0):
+            Checkpoint(server_round, arrays, state(), self._zeros.to_arrays()).save(
+                self.folder / "checkpoint.npz"
+            )
+        if last:
+            self._finish(arrays)
+        self.console.print(_line(row, simulation.rounds, self._test), soft_wrap=True)
+        self._report, self._seconds, self._test = None, math.nan, {}
+        if self.on_round is not None:
+            self.on_round(server_round)
+
+    def _finish(self, arrays: list[Array]) -> None:
+        data = load_data(self.settings.data)
+        model = build_model(self.settings.simulation.model, data.num_classes, data.sample_shape)
+        names = array_names(model)
+        save_npz(self.folder / "model.npz", dict(zip(names, arrays, strict=True)))
+        save_npz(self.folder / "zero_positions.npz", self._zeros.to_arrays())
+        write_plots(self.folder)
+
+    def _append(self, table: str, rows: list[dict[str, Any]]) -> None:
+        path = self.folder / f"{table}.csv"
+        if rows:
+            pd.DataFrame(rows).to_csv(path, mode="a", index=False, header=not path.exists())
+
+    def _drop_rounds_after(self, server_round: int) -> None:
+        """Forget rows of rounds that a stopped run wrote after its last checkpoint."""
+        for table in _TABLES:
+            path = self.folder / f"{table}.csv"
+            if path.exists():
+                # As text: reading numbers and writing them again could change a last digit.
+                rows = pd.read_csv(path, dtype=str, keep_default_na=False)
+                rows[rows["round"].astype(int) <= server_round].to_csv(path, index=False)
+        path = self.folder / "metrics.jsonl"
+        if path.exists():
+            lines = path.read_text().splitlines(keepends=True)
+            whole = [line for line in lines if line.endswith("\n")]
+            kept = [line for line in whole if json.loads(line)["round"] <= server_round]
+            path.write_text("".join(kept))
+
+
+def _environment() -> dict[str, Any]:
+    return {
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "processor": platform.processor() or platform.machine(),
+        "cpus": os.cpu_count(),
+        "packages": {name: _version(name) for name in _PACKAGES},
+    }
+
+
+def _version(name: str) -> str:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def _round_row(
+    server_round: int,
+    report: RoundReport | None,
+    seconds: float,
+    test: Mapping[str, float],
+    learning_rate: float,
+) -> dict[str, Any]:
+    metrics: Mapping[str, Any] = report.metrics() if report else {}
+    return {
+        "round": server_round,
+        "loss": test.get("loss", math.nan),
+        "accuracy": test.get("accuracy", math.nan),
+        "client_loss": test.get("client_loss", math.nan),
+        "client_accuracy": test.get("client_accuracy", math.nan),
+        "train_loss": metrics.get("train_loss", math.nan),
+        "clients": len(report.clients) if report else 0,
+        "replies": metrics.get("replies", 0),
+        "failures": metrics.get("failures", 0),
+        "sparsity": report.plan.sparsity if report else math.nan,
+        "mask_ratio": report.plan.mask_ratio if report else math.nan,
+        "learning_rate": learning_rate,
+        "downlink_bytes": metrics.get("downlink_bytes", 0),
+        "uplink_bytes": metrics.get("uplink_bytes", 0),
+        "train_seconds": metrics.get("train_seconds", math.nan),
+        "round_seconds": seconds,
+        "nonzero_ratio": metrics.get("nonzero_ratio", math.nan),
+        "mask_overlap": metrics.get("mask_overlap", math.nan),
+    }
+
+
+def _layer_row(server_round: int, layer: dict[str, Any]) -> dict[str, Any]:
+    return {"round": server_round, **layer}
+
+
+def _without_nan(value: Any) -> Any:
+    """Replace NaN by None: JSON has no NaN."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, dict):
+        return {key: _without_nan(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_without_nan(item) for item in value]
+    return value
+
+
+def _test_text(test: Mapping[str, float]) -> str:
+    if "accuracy" not in test:
+        return "not tested    "
+    return f"accuracy {100 * test['accuracy']:5.1f} %  loss {test['loss']:6.3f}"
+
+
+def _line(row: Mapping[str, Any], rounds: int, test: Mapping[str, float]) -> str:
+    width = len(str(rounds))
+    return (
+        f"round {row['round']:{width}d}/{rounds}  {_test_text(test)}  "
+        f"up {row['uplink_bytes'] / 1e6:8.2f} MB  down {row['downlink_bytes'] / 1e6:8.2f} MB  "
+        f"{row['round_seconds']:6.1f} s  failures {row['failures']}"
+    )

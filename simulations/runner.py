@@ -1,0 +1,105 @@
+"""Run a simulation on Ray or in this process; Flower's own talk goes to a log file."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from flwr.simulation import run_simulation
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from simulations.apps import make_client_app, make_server_app
+from simulations.in_process import run_in_process
+from simulations.preflight import check
+from simulations.recorder import Recorder
+from simulations.settings import RunSettings, SimulationSettings
+
+
+def run(settings: RunSettings, folder: Path, *, overwrite: bool = False) -> Path:
+    """Run a simulation from its first round.
+
+    Parameters
+    ----------
+    settings : RunSettings
+        What to run; checked before anything starts.
+    folder : Path
+        Where the results go; made if needed.
+    overwrite : bool
+        Replace a run that is there already.
+
+    Returns
+    -------
+    Path
+        The folder, absolute.
+    """
+    check(settings)
+    return _run(Recorder.create(folder, settings, overwrite=overwrite))
+
+
+def resume(folder: Path) -> Path:
+    """Continue a run after its last checkpoint; it ends as an unbroken run would have."""
+    recorder = Recorder.resume(folder)
+    check(recorder.settings)
+    return _run(recorder)
+
+
+def _run(recorder: Recorder) -> Path:
+    settings = recorder.settings
+    server_app, client_app = make_server_app(settings, recorder), make_client_app(settings)
+    with _quiet_flower(recorder.folder / "flower.log"), _progress(recorder):
+        if settings.simulation.backend == "in-process":
+            run_in_process(server_app, client_app, settings.data.num_clients)
+        else:
+            run_simulation(
+                server_app,
+                client_app,
+                num_supernodes=settings.data.num_clients,
+                backend_config=_ray_config(settings.simulation),
+            )
+    return recorder.folder
+
+
+def _ray_config(simulation: SimulationSettings) -> dict[str, Any]:
+    init: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
+    if simulation.ray_address is not None:
+        init["address"] = simulation.ray_address
+    return {
+        "init_args": init,
+        "client_resources": {
+            "num_cpus": simulation.cpus_per_client,
+            "num_gpus": simulation.gpus_per_client,
+        },
+    }
+
+
+@contextmanager
+def _progress(recorder: Recorder) -> Iterator[None]:
+    columns = (TextColumn("rounds"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=recorder.console, transient=True) as progress:
+        task = progress.add_task(
+            "rounds", total=recorder.settings.simulation.rounds, completed=recorder.rounds_done
+        )
+        recorder.on_round = lambda server_round: progress.update(task, completed=server_round)
+        yield
+
+
+@contextmanager
+def _quiet_flower(log_file: Path) -> Iterator[None]:
+    """Send Flower's and Ray's own log lines to a file instead of the terminal."""
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    handler = logging.FileHandler(log_file)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
+    loggers = [logging.getLogger(name) for name in ("flwr", "ray", "zerofl_flwr")]
+    before = [(logger.handlers[:], logger.propagate) for logger in loggers]
+    for logger in loggers:
+        logger.handlers, logger.propagate = [handler], False
+    try:
+        yield
+    finally:
+        for logger, (handlers, propagate) in zip(loggers, before, strict=True):
+            logger.handlers, logger.propagate = handlers, propagate
+        handler.close()

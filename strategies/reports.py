@@ -1,0 +1,79 @@
+"""What a strategy tells of a finished round, for logs, files and tests."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from flwr.common import Scalar
+from numpy.typing import NDArray
+
+from strategies.mask_report import LayerReport, overall_mask_overlap, overall_nonzero_ratio
+from zerofl_flwr.settings import RoundPlan
+
+
+@dataclass(frozen=True)
+class ClientReport:
+    """One client's round: bytes of both messages, seconds of training, and what went wrong.
+
+    ``train_loss`` and ``train_seconds`` are NaN when the client did not tell them; ``failure`` is
+    empty for a good reply. ``partition_id`` is None for a failure that Flower left nameless.
+    """
+
+    partition_id: int | None
+    num_examples: int
+    downlink_bytes: int
+    uplink_bytes: int
+    train_seconds: float
+    train_loss: float
+    failure: str = ""
+
+
+@dataclass(frozen=True)
+class RoundReport:
+    """A finished round.
+
+    Parameters
+    ----------
+    plan : RoundPlan
+        What the clients were told.
+    clients : sequence of ClientReport
+        Everybody who was asked, in partition order.
+    layers : sequence of LayerReport
+        The masked layers of the new model.
+    masks : mapping of str to ndarray
+        Per masked layer, the flat top-K mask of the new model, bool.
+    """
+
+    plan: RoundPlan
+    clients: Sequence[ClientReport]
+    layers: Sequence[LayerReport]
+    masks: Mapping[str, NDArray[np.bool_]] = field(default_factory=dict)
+
+    @property
+    def good(self) -> list[ClientReport]:
+        """Clients whose reply was aggregated."""
+        return [client for client in self.clients if not client.failure]
+
+    @property
+    def train_loss(self) -> float:
+        """Mean training loss over the samples of the good replies; NaN without any."""
+        total = sum(client.num_examples for client in self.good)
+        if total == 0:
+            return float("nan")
+        return sum(client.train_loss * client.num_examples for client in self.good) / total
+
+    def metrics(self) -> dict[str, Scalar]:
+        """Give the round's figures as Flower metrics (bytes summed over clients, seconds too)."""
+        values: dict[str, float] = {
+            "train_loss": self.train_loss,
+            "train_seconds": sum(client.train_seconds for client in self.good),
+            "downlink_bytes": sum(client.downlink_bytes for client in self.clients),
+            "uplink_bytes": sum(client.uplink_bytes for client in self.clients),
+            "replies": len(self.good),
+            "failures": len(self.clients) - len(self.good),
+            "nonzero_ratio": overall_nonzero_ratio(self.layers),
+            "mask_overlap": overall_mask_overlap(self.layers),
+        }
+        return dict(values)

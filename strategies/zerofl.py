@@ -1,0 +1,348 @@
+"""ZeroFL as a Flower strategy: it wraps any other one and puts sparse payloads around it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from logging import WARNING
+from typing import Any
+
+import numpy as np
+from flwr.common import (
+    EvaluateIns,
+    EvaluateRes,
+    FitIns,
+    FitRes,
+    GetParametersIns,
+    Parameters,
+    Scalar,
+    ndarrays_to_parameters,
+)
+from flwr.common.logger import log
+from flwr.server.client_manager import ClientManager
+from flwr.server.client_proxy import ClientProxy
+from flwr.server.strategy import FedAvg, Strategy
+
+from strategies.accumulator import MeanAccumulator
+from strategies.cohort import Cohort, Member
+from strategies.downlink import GlobalModel
+from strategies.mask_report import MaskHistory
+from strategies.metering import Meter
+from strategies.replies import (
+    Failure,
+    Refusal,
+    Reply,
+    ReplyChecker,
+    finite_metric,
+    keep_good,
+    masked_positions,
+    sort_replies,
+)
+from strategies.reports import ClientReport, RoundReport
+from strategies.state import (
+    State,
+    load_strategy_state,
+    prefixed,
+    strategy_state,
+    unprefixed,
+)
+from strategies.wrapped import aggregate_each, aggregate_mean, check_can_wrap, checked_model
+from zerofl_flwr.errors import RoundFailedError, SettingsError
+from zerofl_flwr.model_arrays import Array
+from zerofl_flwr.settings import RoundPlan, ZeroFLSettings
+
+
+class ZeroFL(Strategy):
+    """Federated averaging of sparse uploads, in front of any Flower strategy.
+
+    Each round the global model goes out (as CSR where that is smaller) with the round's sparsity
+    and mask ratio; clients reply with a payload of CSR arrays; each is checked, and added to one
+    mean, in partition order; the wrapped strategy gets that mean as a single reply with everybody's
+    samples and makes the new model of it. Section 3 of the paper; Table 2 runs it under FedAdam.
+
+    Parameters
+    ----------
+    strategy : flwr.server.strategy.Strategy, optional
+        The strategy to wrap; FedAvg with its defaults when left out. It samples, configures and
+        evaluates as always. Strategies that look at single replies (Krum, medians, trimmed means,
+        Flower's DP wrappers) need ``per_client=True``.
+    settings : ZeroFLSettings, optional
+        The method's settings; or give its fields as keyword arguments, e.g. ``sparsity=0.95``.
+    seed : int
+        Seeds which clients are sampled, by (seed, round).
+    on_round : callable, optional
+        Called with a :class:`strategies.reports.RoundReport` after each round's aggregation.
+    **options
+        Fields of :class:`zerofl_flwr.ZeroFLSettings`.
+
+    Raises
+    ------
+    SettingsError
+        When built, for settings that cannot work.
+
+    Notes
+    -----
+    Clients must be :class:`zerofl_flwr.ZeroFLClient`, or any client with the mod
+    :func:`zerofl_flwr.sparse_uplink`. A reply that fails its checks counts as a failure with its
+    reason; the round goes on while ``min_replies`` are good (``on_failure="skip"``).
+
+    BatchNorm statistics (arrays named ``running_mean`` and ``running_var``) take the plain mean
+    also under a server optimizer, which could drive a variance below zero; integer arrays such as
+    ``num_batches_tracked`` keep the server's value.
+
+    Examples
+    --------
+    >>> from flwr.server.strategy import FedAvg
+    >>> ZeroFL(FedAvg(fraction_fit=0.1), sparsity=0.95, mask_ratio=0.2)
+    ZeroFL(FedAvg, sparsity=0.95, mask_ratio=0.2, rule='top-k-weights')
+    """
+
+    def __init__(
+        self,
+        strategy: Strategy | None = None,
+        settings: ZeroFLSettings | None = None,
+        *,
+        seed: int = 0,
+        on_round: Callable[[RoundReport], None] | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__()
+        if settings is not None and options:
+            raise SettingsError(f"give settings or {sorted(options)}, not both")
+        if unknown := set(options) - set(ZeroFLSettings.__dataclass_fields__):
+            raise SettingsError(f"ZeroFL has no setting {', '.join(sorted(unknown))}")
+        self.settings = settings or ZeroFLSettings(**options)
+        self.strategy = strategy if strategy is not None else FedAvg()
+        check_can_wrap(self.strategy, per_client=self.settings.per_client)
+        self.on_round = on_round
+        self.masks = MaskHistory()
+        self.model = GlobalModel(sparse_downlink=self.settings.sparse_downlink)
+        self._cohort = Cohort(seed, getattr(self.strategy, "min_available_clients", 1))
+        self._meter = Meter()
+        self._asked: list[Member] = []
+
+    def __repr__(self) -> str:
+        """Name the wrapped strategy and the settings that matter most."""
+        chosen = self.settings
+        return (
+            f"ZeroFL({type(self.strategy).__name__}, sparsity={chosen.sparsity}, "
+            f"mask_ratio={chosen.mask_ratio}, rule={chosen.rule!r})"
+        )
+
+    def initialize_parameters(self, client_manager: ClientManager) -> Parameters | None:
+        """Take the wrapped strategy's initial model, or the first partition's."""
+        cohort = self._cohort.at(client_manager, 0, "initialize")
+        parameters = self.strategy.initialize_parameters(cohort)
+        if parameters is None:
+            first = cohort.members()[0]
+            parameters = first.get_parameters(GetParametersIns({}), None, None).parameters
+        return parameters
+
+    def configure_fit(
+        self, server_round: int, parameters: Parameters, client_manager: ClientManager
+    ) -> list[tuple[ClientProxy, FitIns]]:
+        """Let the wrapped strategy choose clients; send them the model and the round's plan.
+
+        Raises
+        ------
+        RoundFailedError
+            If no client could be sampled.
+        """
+        plan = self.settings.plan(server_round)
+        self._meter = Meter()
+        cohort = self._cohort.at(client_manager, server_round, "fit", self._meter)
+        self.model.load(parameters, plan)
+        pairs = self.strategy.configure_fit(server_round, parameters, cohort)
+        if not pairs:
+            raise RoundFailedError(
+                f"round {server_round}: no clients could be sampled from "
+                f"{cohort.num_available()} available"
+            )
+        self._asked = [client for client, _ in pairs if isinstance(client, Member)]
+        downlink = self.model.downlink(parameters, plan)
+        prepared: dict[int, FitIns] = {}
+        for _, instructions in pairs:
+            if id(instructions) not in prepared:
+                config = {**instructions.config, **plan.to_config()}
+                prepared[id(instructions)] = FitIns(
+                    downlink
+                    if instructions.parameters is parameters
+                    else self.model.downlink(instructions.parameters, plan),
+                    config,
+                )
+        return [(client, prepared[id(instructions)]) for client, instructions in pairs]
+
+    def aggregate_fit(
+        self,
+        server_round: int,
+        results: list[tuple[ClientProxy, FitRes]],
+        failures: list[Failure],
+    ) -> tuple[Parameters | None, dict[str, Scalar]]:
+        """Check, sum and hand over; report what happened.
+
+        Returns
+        -------
+        tuple
+            The new model, dense, in the model's dtypes; and the wrapped strategy's metrics together
+            with the round's bytes, seconds, failures, non-zero ratio and mask overlap.
+
+        Raises
+        ------
+        RoundFailedError
+            If fewer than ``min_replies`` replies are good, if any failed under
+            ``on_failure="raise"``, or if the new model would not be finite.
+        """
+        plan = self.settings.plan(server_round)
+        replies, refusals = sort_replies(results, failures)
+        checker = ReplyChecker(self.model.specs, plan, self.model.pattern_sizes)
+        good, refused = keep_good(replies, checker)
+        refusals = self._with_missing([*refusals, *refused], good)
+        self._judge(server_round, good, refusals)
+        first = checker.decode(good[0])
+        self.model.name_layers(
+            [entry.name for entry in first.entries], masked_positions(first, str(good[0].member))
+        )
+        all_failures = [*failures, *(RoundFailedError(refusal.reason) for refusal in refused)]
+        parameters, metrics = self._aggregate(server_round, good, checker, all_failures)
+        report = self._report(plan, good, refusals)
+        if self.on_round is not None:
+            self.on_round(report)
+        return parameters, {**report.metrics(), **metrics}
+
+    def configure_evaluate(
+        self, server_round: int, parameters: Parameters, client_manager: ClientManager
+    ) -> list[tuple[ClientProxy, EvaluateIns]]:
+        """Let the wrapped strategy choose clients; send them the model as for training."""
+        plan = self.settings.plan(server_round)
+        cohort = self._cohort.at(client_manager, server_round, "evaluate")
+        pairs = self.strategy.configure_evaluate(server_round, parameters, cohort)
+        if not pairs:
+            return []
+        downlink = self.model.downlink(parameters, plan)
+        return [
+            (client, EvaluateIns(downlink, {**instructions.config, **plan.to_config()}))
+            for client, instructions in pairs
+        ]
+
+    def aggregate_evaluate(
+        self,
+        server_round: int,
+        results: list[tuple[ClientProxy, EvaluateRes]],
+        failures: list[tuple[ClientProxy, EvaluateRes] | BaseException],
+    ) -> tuple[float | None, dict[str, Scalar]]:
+        """Let the wrapped strategy average, over replies in partition order."""
+        for failure in failures:
+            log(WARNING, "round %d, evaluation failed: %s", server_round, failure)
+        ordered = sorted(results, key=lambda pair: getattr(pair[0], "partition_id", 0))
+        return self.strategy.aggregate_evaluate(server_round, ordered, failures)
+
+    def evaluate(
+        self, server_round: int, parameters: Parameters
+    ) -> tuple[float, dict[str, Scalar]] | None:
+        """Evaluate on the server, as the wrapped strategy does."""
+        return self.strategy.evaluate(server_round, parameters)
+
+    def state_arrays(self) -> State:
+        """Return what the next round depends on: masks, patterns, and the wrapped strategy's."""
+        return {
+            **prefixed("wrapped", strategy_state(self.strategy)),
+            **prefixed("mask", self.masks.packed),
+            **prefixed("model", self.model.state_arrays()),
+        }
+
+    def load_state_arrays(self, state: Mapping[str, Array]) -> None:
+        """Continue from what :meth:`state_arrays` returned."""
+        load_strategy_state(self.strategy, unprefixed("wrapped", state))
+        self.masks.packed = unprefixed("mask", state)
+        self.model.load_state_arrays(unprefixed("model", state))
+
+    def _with_missing(self, refusals: list[Refusal], good: Sequence[Reply]) -> list[Refusal]:
+        """Add who was asked and neither replied nor failed by name."""
+        known = {refusal.partition_id for refusal in refusals}
+        known |= {reply.member.partition_id for reply in good}
+        missing = [m for m in self._asked if m.partition_id not in known]
+        if None in known:  # nameless failures stand for some of the missing
+            missing = missing[sum(refusal.partition_id is None for refusal in refusals) :]
+        return [*refusals, *(Refusal(m.partition_id, f"{m}: no reply") for m in missing)]
+
+    def _judge(self, server_round: int, good: Sequence[Reply], refusals: Sequence[Refusal]) -> None:
+        for refusal in refusals:
+            log(WARNING, "round %d: %s", server_round, refusal.reason)
+        reasons = "; ".join(refusal.reason for refusal in refusals)
+        if refusals and self.settings.on_failure == "raise":
+            raise RoundFailedError(f"round {server_round}: {reasons}")
+        if len(good) < self.settings.min_replies:
+            raise RoundFailedError(
+                f"round {server_round}: {len(good)} good replies, "
+                f"{self.settings.min_replies} needed. {reasons}"
+            )
+
+    def _aggregate(
+        self,
+        server_round: int,
+        good: Sequence[Reply],
+        checker: ReplyChecker,
+        failures: Sequence[Failure],
+    ) -> tuple[Parameters, dict[str, Scalar]]:
+        """Make the new global model, and remember it."""
+        model = self.model
+        mean: list[Array] | None = None
+        if self.settings.per_client:
+            parameters, metrics = aggregate_each(
+                self.strategy, server_round, self._densified(good, checker), good, failures
+            )
+        else:
+            accumulator = self._accumulator(sum(reply.result.num_examples for reply in good))
+            for reply in good:
+                accumulator.add(checker.decode(reply).entries, reply.result.num_examples)
+            mean = accumulator.result()
+            parameters, metrics = aggregate_mean(self.strategy, server_round, mean, good, failures)
+        arrays = checked_model(parameters, model.specs, model.names, server_round, self.strategy)
+        model.arrays = model.pruned(model.with_kept(arrays, mean))
+        return ndarrays_to_parameters(model.arrays), metrics
+
+    def _accumulator(self, total_examples: int) -> MeanAccumulator:
+        return MeanAccumulator(
+            self.model.arrays,
+            total_examples,
+            senders_only=self.settings.aggregation == "senders",
+            patterns=self.model.patterns,
+        )
+
+    def _densified(self, good: Sequence[Reply], checker: ReplyChecker) -> Iterator[list[Array]]:
+        for reply in good:
+            accumulator = self._accumulator(reply.result.num_examples)
+            accumulator.add(checker.decode(reply).entries, reply.result.num_examples)
+            yield accumulator.result()
+
+    def _report(
+        self, plan: RoundPlan, good: Sequence[Reply], refusals: Sequence[Refusal]
+    ) -> RoundReport:
+        clients = [
+            ClientReport(
+                partition_id=reply.member.partition_id,
+                num_examples=reply.result.num_examples,
+                downlink_bytes=self._meter.of(reply.member.partition_id).downlink_bytes,
+                uplink_bytes=self._meter.of(reply.member.partition_id).uplink_bytes,
+                train_seconds=finite_metric(reply.result, "train_seconds"),
+                train_loss=finite_metric(reply.result, "train_loss"),
+            )
+            for reply in good
+        ]
+        for refusal in refusals:
+            traffic = self._meter.of(-1 if refusal.partition_id is None else refusal.partition_id)
+            clients.append(
+                ClientReport(
+                    refusal.partition_id,
+                    0,
+                    traffic.downlink_bytes,
+                    traffic.uplink_bytes,
+                    np.nan,
+                    np.nan,
+                    refusal.reason,
+                )
+            )
+        clients.sort(key=lambda client: -1 if client.partition_id is None else client.partition_id)
+        layers = self.masks.report(
+            self.model.names, self.model.arrays, self.model.masked, plan.sparsity
+        )
+        return RoundReport(plan, clients, layers, self.masks.masks(layers))

@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib.collections import FillBetweenPolyCollection
+from matplotlib.image import imread
+
+from simulations.report import PICTURES, compare_accuracy, write_plots
+from tests.simulations.run_folders import seed_run, write_run
+from zerofl_flwr.errors import DataError, SettingsError
+
+
+@pytest.fixture
+def two_seeds(tmp_path: Path) -> list[Path]:
+    return [
+        seed_run(tmp_path / "a", [0.9, 0.10, 0.20, 0.30, None, 0.50]),
+        seed_run(tmp_path / "b", [0.9, 0.20, 0.40, None, 0.80, 0.60]),
+    ]
+
+
+def test_curves_are_means_with_a_band_from_lowest_to_highest(two_seeds: list[Path]) -> None:
+    figure = compare_accuracy({"two": two_seeds, "one": two_seeds[:1]}, by="round")
+    axes = figure.axes[0]
+    two, one = axes.get_lines()
+    # Rounds 3 and 4 were not evaluated by both seeds.
+    np.testing.assert_array_equal(np.asarray(two.get_xdata()), [0, 1, 2, 5])
+    np.testing.assert_allclose(np.asarray(two.get_ydata()), [90, 15, 30, 55])
+    np.testing.assert_array_equal(np.asarray(one.get_xdata()), [0, 1, 2, 3, 5])
+    [band] = axes.collections
+    assert isinstance(band, FillBetweenPolyCollection)
+    vertices = {(round(x, 6), round(y, 6)) for x, y in np.asarray(band.get_paths()[0].vertices)}
+    assert {(1, 10), (1, 20), (2, 20), (2, 40), (5, 50), (5, 60)} <= vertices
+
+
+@pytest.mark.parametrize(("by", "x"), [("megabytes", [0, 4, 8, 20]), ("seconds", [0, 2, 4, 10])])
+def test_cost_adds_up_over_rounds(two_seeds: list[Path], by: str, x: list[float]) -> None:
+    figure = compare_accuracy({"m": two_seeds}, by=by)  # type: ignore[arg-type]
+    [line] = figure.axes[0].get_lines()
+    np.testing.assert_allclose(np.asarray(line.get_xdata()), x)
+    unit = {"megabytes": "[MB]", "seconds": "[s]"}[by]
+    assert figure.axes[0].get_xlabel().endswith(unit)
+
+
+def test_what_cannot_be_compared_is_refused(two_seeds: list[Path], tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="one of round, megabytes, seconds, not 'bytes'"):
+        compare_accuracy({"m": two_seeds}, by="bytes")  # type: ignore[arg-type]
+    with pytest.raises(DataError, match="method 'm' has no runs"):
+        compare_accuracy({"m": []}, by="round")
+    apart = [
+        seed_run(tmp_path / "odd", [None, 0.1, None]),
+        seed_run(tmp_path / "even", [None, None, 0.1]),
+    ]
+    with pytest.raises(DataError, match="no round that all of its runs evaluated"):
+        compare_accuracy({"m": apart}, by="round")
+
+
+@pytest.mark.parametrize(
+    "size",
+    [
+        {},
+        {"rounds": 60, "layers": 20, "clients": 500, "classes": 62, "positions": 1024},
+    ],
+    ids=["small", "large"],
+)
+def test_every_picture_is_written_and_shows_something(tmp_path: Path, size: dict[str, int]) -> None:
+    run = write_run(tmp_path / "run", **size)
+    written = write_plots(run)
+    assert written == [run / "plots" / f"{name}.png" for name in PICTURES]
+    for path in written:
+        pixels = imread(path)[..., :3]
+        assert path.stat().st_size > 5_000, path.name
+        assert pixels.shape[0] > 400, path.name
+        assert pixels.shape[1] > 600, path.name
+        assert pixels.var() > 0.005, path.name
+
+
+def test_nothing_is_cut_off_at_the_edges(tmp_path: Path) -> None:
+    for path in write_plots(write_run(tmp_path / "run", layers=12)):
+        pixels = imread(path)[..., :3]
+        for edge in (pixels[:2], pixels[-2:], pixels[:, :2], pixels[:, -2:]):
+            assert (edge == 1).all(), path.name
+
+
+def test_one_round_has_everything_but_the_overlap_with_the_round_before(tmp_path: Path) -> None:
+    written = write_plots(write_run(tmp_path / "run", rounds=1, clients=1, layers=1, positions=3))
+    assert {path.stem for path in written} == set(PICTURES) - {"mask_overlap"}
+
+
+def test_missing_files_skip_their_pictures(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run")
+    (run / "layers.csv").unlink()
+    (run / "zero_positions.npz").unlink()
+    names = {path.stem for path in write_plots(run)}
+    assert names == {"accuracy_by_round", "accuracy_by_megabytes", "partitions"}
+
+
+def test_an_empty_folder_has_no_plots_and_no_folder_is_an_error(tmp_path: Path) -> None:
+    assert write_plots(tmp_path) == []
+    assert not (tmp_path / "plots").exists()
+    with pytest.raises(DataError, match="no such run folder"):
+        write_plots(tmp_path / "nowhere")

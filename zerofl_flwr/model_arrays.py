@@ -1,0 +1,82 @@
+"""A torch model as the list of numpy arrays that Flower sends, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from zerofl_flwr.errors import PayloadError
+from zerofl_flwr.payload import TensorSpec
+
+Array = NDArray[Any]
+
+
+def array_names(model: nn.Module) -> list[str]:
+    """Return the names of the model's arrays: its state_dict keys, in order."""
+    return list(model.state_dict())
+
+
+def get_arrays(model: nn.Module) -> list[Array]:
+    """Copy the model's state into numpy arrays, in state_dict order.
+
+    Raises
+    ------
+    PayloadError
+        If a tensor has a type that numpy lacks, such as bfloat16.
+    """
+    arrays = []
+    for name, tensor in model.state_dict().items():
+        if tensor.dtype == torch.bfloat16:
+            raise PayloadError(
+                "bfloat16 has no numpy type; keep the shared weights in float32 or float16",
+                layer=name,
+                field="dtype",
+            )
+        arrays.append(tensor.detach().cpu().numpy().copy())
+    return arrays
+
+
+def get_specs(model: nn.Module) -> list[TensorSpec]:
+    """Return shape and dtype of each array of :func:`get_arrays`, without copying anything."""
+    return [
+        TensorSpec(tuple(tensor.shape), np.dtype(str(tensor.dtype).removeprefix("torch.")))
+        for tensor in model.state_dict().values()
+    ]
+
+
+def set_arrays(model: nn.Module, arrays: Sequence[Array], *, sender: str = "server") -> None:
+    """Load arrays, in state_dict order, into the model.
+
+    Raises
+    ------
+    PayloadError
+        If their number, a shape or a dtype is not the model's; the model is then unchanged.
+    """
+    state = model.state_dict()
+    if len(arrays) != len(state):
+        raise PayloadError(
+            f"expected {len(state)} arrays for this model, got {len(arrays)}", sender=sender
+        )
+    for (name, tensor), array in zip(state.items(), arrays, strict=True):
+        if tuple(tensor.shape) != array.shape:
+            raise PayloadError(
+                f"expected shape {tuple(tensor.shape)}, got {array.shape}",
+                sender=sender,
+                layer=name,
+                field="shape",
+            )
+        if not np.can_cast(array.dtype, str(tensor.dtype).removeprefix("torch."), "same_kind"):
+            raise PayloadError(
+                f"cannot load {array.dtype} into {tensor.dtype}",
+                sender=sender,
+                layer=name,
+                field="dtype",
+            )
+    with torch.no_grad():
+        for tensor, array in zip(state.values(), arrays, strict=True):
+            tensor.copy_(torch.from_numpy(np.require(array, requirements=["C", "W"])))

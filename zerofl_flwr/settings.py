@@ -1,0 +1,221 @@
+"""ZeroFL's settings: one frozen record for the method, and the part of it that one round sends."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from zerofl_flwr.errors import SettingsError
+from zerofl_flwr.schedule import Schedule
+from zerofl_flwr.topk import exact_fraction
+from zerofl_flwr.uplink import canonical_rule
+
+AGGREGATIONS = ("all-clients", "senders")
+FAILURE_POLICIES = ("skip", "raise")
+_PREFIX = "zerofl-"
+
+
+@dataclass(frozen=True)
+class ZeroFLSettings:
+    """Everything that ZeroFL lets its user choose; checked when it is built.
+
+    The same names, in kebab-case, are run-config keys and command-line options. Sparsity and mask
+    ratio are fractions in [0, 1] and may follow a schedule over rounds; ``mask_ratio`` equal to
+    ``sparsity`` uploads every weight (plain SWAT in federated learning), ``sparsity`` 0 is FedAvg.
+
+    Parameters
+    ----------
+    sparsity : float
+        Share of each masked layer's weights that is left out (sp).
+    sparsity_schedule : str
+        constant, linear, cosine or cubic over rounds.
+    sparsity_start : float, optional
+        Sparsity the schedule starts from.
+    sparsity_rounds : int
+        Rounds the sparsity schedule takes to its final value.
+    mask_ratio : float
+        Extra share of weights uploaded, r_mask; at most the sparsity.
+    mask_ratio_schedule : str
+        constant, linear, cosine or cubic over rounds.
+    mask_ratio_start : float, optional
+        Mask ratio the schedule starts from.
+    mask_ratio_rounds : int
+        Rounds the mask-ratio schedule takes to its final value.
+    activation_sparsity : float, optional
+        Sparsity of activations in the weight gradient; default: the weights'.
+    gradient_sparsity : float
+        Sparsity of output gradients in the backward pass.
+    topk_period : int
+        Batches between two recomputations of a top-K threshold.
+    rule : str
+        Uplink rule: top-k-weights, diff-on-top-k-weights or top-k-diff.
+    aggregation : str
+        Denominator of the mean: all-clients (the paper) or senders.
+    freeze_mask_after_round : int, optional
+        Round after which zero positions stay where they are.
+    sparse_downlink : bool
+        Send the global model as CSR where that is smaller.
+    on_failure : str
+        What a refused reply does to the round: skip or raise.
+    min_replies : int
+        Good replies that a round needs; with fewer it raises.
+    per_client : bool
+        Hand every client's densified reply to the wrapped strategy.
+
+    Raises
+    ------
+    SettingsError
+        If a value is out of range or two values contradict each other.
+    """
+
+    sparsity: float = 0.95
+    sparsity_schedule: str = "constant"
+    sparsity_start: float | None = None
+    sparsity_rounds: int = 0
+    mask_ratio: float = 0.2
+    mask_ratio_schedule: str = "constant"
+    mask_ratio_start: float | None = None
+    mask_ratio_rounds: int = 0
+    activation_sparsity: float | None = None
+    gradient_sparsity: float = 0.0
+    topk_period: int = 10
+    rule: str = "top-k-weights"
+    aggregation: str = "all-clients"
+    freeze_mask_after_round: int | None = None
+    sparse_downlink: bool = True
+    on_failure: str = "skip"
+    min_replies: int = 1
+    per_client: bool = False
+
+    def __post_init__(self) -> None:
+        """Validate every field and put the rule's name in its canonical form."""
+        for name in ("sparsity", "mask_ratio", "gradient_sparsity"):
+            exact_fraction(getattr(self, name), name)
+        if self.activation_sparsity is not None:
+            exact_fraction(self.activation_sparsity, "activation_sparsity")
+        object.__setattr__(self, "rule", canonical_rule(self.rule))
+        self._check_choices()
+        sparsity, mask_ratio = self._schedules()
+        if mask_ratio.final > sparsity.final > 0:
+            raise SettingsError(
+                f"mask_ratio {self.mask_ratio} is larger than sparsity {self.sparsity}; "
+                "equal values already upload every weight"
+            )
+
+    def _check_choices(self) -> None:
+        if self.aggregation not in AGGREGATIONS:
+            raise SettingsError(f"aggregation is {self.aggregation!r}; choose from {AGGREGATIONS}")
+        if self.on_failure not in FAILURE_POLICIES:
+            raise SettingsError(
+                f"on_failure is {self.on_failure!r}; choose from {FAILURE_POLICIES}"
+            )
+        for name, least in (("topk_period", 1), ("min_replies", 1)):
+            if getattr(self, name) < least:
+                raise SettingsError(f"{name} is {getattr(self, name)}; it must be at least {least}")
+        if self.freeze_mask_after_round is not None and self.freeze_mask_after_round < 1:
+            raise SettingsError(
+                f"freeze_mask_after_round is {self.freeze_mask_after_round}; the first round that "
+                "a mask can be frozen after is 1, when the clients have named their masked layers"
+            )
+        if self.per_client and self.aggregation == "senders":
+            raise SettingsError(
+                "per_client=True hands whole replies to the wrapped strategy, which averages them "
+                "itself: aggregation must stay 'all-clients'"
+            )
+
+    def _schedules(self) -> tuple[Schedule, Schedule]:
+        sparsity = Schedule(
+            self.sparsity, self.sparsity_start, self.sparsity_rounds, self.sparsity_schedule
+        )
+        mask_ratio = Schedule(
+            self.mask_ratio, self.mask_ratio_start, self.mask_ratio_rounds, self.mask_ratio_schedule
+        )
+        return sparsity, mask_ratio
+
+    def plan(self, server_round: int) -> RoundPlan:
+        """Give the settings of one round.
+
+        Parameters
+        ----------
+        server_round : int
+            Round number, from 1.
+
+        Returns
+        -------
+        RoundPlan
+            Sparsity and mask ratio of that round; a mask ratio above the round's sparsity (early
+            in a ramp) is lowered to it, which uploads every weight.
+        """
+        sparsity_schedule, ratio_schedule = self._schedules()
+        sparsity = sparsity_schedule.value(server_round)
+        activations = sparsity if self.activation_sparsity is None else self.activation_sparsity
+        frozen_after = self.freeze_mask_after_round
+        return RoundPlan(
+            server_round=server_round,
+            sparsity=sparsity,
+            mask_ratio=min(ratio_schedule.value(server_round), sparsity),
+            activation_sparsity=activations,
+            gradient_sparsity=self.gradient_sparsity,
+            topk_period=self.topk_period,
+            rule=self.rule,
+            frozen=frozen_after is not None and server_round > frozen_after,
+        )
+
+
+@dataclass(frozen=True)
+class RoundPlan:
+    """What a client must know of one round; travels as scalars in the message's config."""
+
+    server_round: int
+    sparsity: float
+    mask_ratio: float
+    activation_sparsity: float
+    gradient_sparsity: float
+    topk_period: int
+    rule: str
+    frozen: bool
+
+    def to_config(self) -> dict[str, bool | float | int | str]:
+        """Return the plan as Flower config entries, keys ``zerofl-...``."""
+        return {_PREFIX + name.replace("_", "-"): value for name, value in asdict(self).items()}
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> RoundPlan | None:
+        """Read a plan back from a Flower config.
+
+        Returns
+        -------
+        RoundPlan or None
+            None when the config holds no ZeroFL entries: the server's strategy is another one.
+
+        Raises
+        ------
+        SettingsError
+            If only some of the entries are there, or one has a wrong type.
+        """
+        types = {"server_round": int, "topk_period": int, "rule": str, "frozen": bool}
+        values: dict[str, Any] = {}
+        for name in cls.__dataclass_fields__:
+            key = _PREFIX + name.replace("_", "-")
+            if key not in config:
+                continue
+            expected = types.get(name, float)
+            value = config[key]
+            if expected is float and type(value) is int:
+                value = float(value)
+            if type(value) is not expected:
+                raise SettingsError(
+                    f"config entry {key} is {value!r}; expected a {expected.__name__}"
+                )
+            values[name] = value
+        if not values:
+            return None
+        if missing := set(cls.__dataclass_fields__) - set(values):
+            names = ", ".join(sorted(_PREFIX + name.replace("_", "-") for name in missing))
+            raise SettingsError(f"the round's config lacks {names}")
+        return cls(**values)
+
+    def without_plan(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        """Return ``config`` without the plan's own entries."""
+        return {key: value for key, value in config.items() if key not in self.to_config()}

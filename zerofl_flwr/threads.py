@@ -1,0 +1,34 @@
+"""Keep a client inside the CPUs that it was given."""
+
+from __future__ import annotations
+
+import sys
+
+import torch
+
+from zerofl_flwr.errors import SettingsError
+
+
+def limit_threads(count: int) -> None:
+    """Let torch, and numba where it is loaded, use ``count`` threads.
+
+    Each simulated client is a process (or runs inside one); without this, two of them on two cores
+    would start four threads and slow each other down.
+
+    Parameters
+    ----------
+    count : int
+        CPUs given to this client.
+
+    Raises
+    ------
+    SettingsError
+        If ``count`` is below 1.
+    """
+    if count < 1:
+        raise SettingsError(f"a client needs at least 1 thread, not {count}")
+    if torch.get_num_threads() != count:
+        torch.set_num_threads(count)
+    numba = sys.modules.get("numba")
+    if numba is not None:
+        numba.set_num_threads(min(count, numba.config.NUMBA_NUM_THREADS))

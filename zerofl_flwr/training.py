@@ -1,0 +1,221 @@
+"""One client's local training and evaluation: plain functions on a torch model, no Flower."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import nn
+
+from zerofl_flwr.errors import ClientFailedError, SettingsError
+
+LossFunction = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+Batches = Iterable[tuple[torch.Tensor, torch.Tensor]]
+
+
+@dataclass(frozen=True)
+class TrainingSettings:
+    """How a client trains: SGD over its own data (section 4.1 of the ZeroFL paper).
+
+    Parameters
+    ----------
+    learning_rate : float
+        SGD learning rate of the first round.
+    learning_rate_end : float, optional
+        Learning rate of the last round, reached exponentially; default: same.
+    momentum : float
+        SGD momentum.
+    weight_decay : float
+        SGD weight decay.
+    batch_size : int
+        Samples in a training batch.
+    local_epochs : int
+        Epochs a client trains in a round.
+
+    Raises
+    ------
+    SettingsError
+        If a value is out of range.
+    """
+
+    learning_rate: float = 0.1
+    learning_rate_end: float | None = None
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    batch_size: int = 32
+    local_epochs: int = 1
+
+    def __post_init__(self) -> None:
+        """Refuse values that cannot train."""
+        rates = [("learning_rate", self.learning_rate)]
+        if self.learning_rate_end is not None:
+            rates.append(("learning_rate_end", self.learning_rate_end))
+        for name, rate in rates:
+            if not (math.isfinite(rate) and rate > 0):
+                raise SettingsError(f"{name} is {rate}; it must be a positive number")
+        if not 0 <= self.momentum < 1:
+            raise SettingsError(f"momentum is {self.momentum}; it must be in [0, 1)")
+        if not (math.isfinite(self.weight_decay) and self.weight_decay >= 0):
+            raise SettingsError(f"weight_decay is {self.weight_decay}; it must not be negative")
+        for name in ("batch_size", "local_epochs"):
+            if getattr(self, name) < 1:
+                raise SettingsError(f"{name} is {getattr(self, name)}; it must be at least 1")
+
+    def learning_rate_at(self, server_round: int, num_rounds: int) -> float:
+        """Give the learning rate of a round.
+
+        The paper's ``lr_start * exp((t / T) * ln(lr_end / lr_start))``, with t running from 0 in
+        the first round to T in the last, so that both printed rates are reached exactly.
+
+        Parameters
+        ----------
+        server_round : int
+            Round number, from 1.
+        num_rounds : int
+            Rounds of the whole run.
+        """
+        if self.learning_rate_end is None or num_rounds <= 1:
+            return self.learning_rate
+        progress = min(server_round - 1, num_rounds - 1) / (num_rounds - 1)
+        if progress == 1:
+            return self.learning_rate_end
+        ratio = self.learning_rate_end / self.learning_rate
+        return self.learning_rate * math.exp(progress * math.log(ratio))
+
+
+@dataclass(frozen=True)
+class TrainingOutcome:
+    """What local training did: mean loss per sample, samples seen once, seconds of training."""
+
+    loss: float
+    num_examples: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class EvaluationOutcome:
+    """Mean loss per sample and share of right answers over ``num_examples`` samples."""
+
+    loss: float
+    accuracy: float
+    num_examples: int
+
+
+def seed_of(*parts: int) -> int:
+    """Derive one 63-bit seed from several integers, e.g. (seed, round, partition)."""
+    words = np.random.SeedSequence([part & 0xFFFFFFFFFFFFFFFF for part in parts]).generate_state(2)
+    return (int(words[0]) << 32 | int(words[1])) & 0x7FFFFFFFFFFFFFFF
+
+
+def train_locally(
+    model: nn.Module,
+    batches: Batches,
+    settings: TrainingSettings,
+    *,
+    seed: int,
+    device: str = "cpu",
+    proximal_mu: float = 0.0,
+    loss_function: LossFunction = nn.functional.cross_entropy,
+) -> TrainingOutcome:
+    """Train ``model`` in place with SGD.
+
+    Parameters
+    ----------
+    model : nn.Module
+        Already on ``device``, holding the round's global weights.
+    batches : iterable of (inputs, labels)
+        One epoch each time it is iterated. Shuffling that draws from torch's global generator is
+        repeatable, because that generator is seeded here (and restored afterwards).
+    settings : TrainingSettings
+        ``learning_rate`` is used as it is: give the round's own.
+    seed : int
+        Seed of this round and client.
+    device : str
+        ``"cpu"`` or ``"cuda"``.
+    proximal_mu : float
+        Weight of FedProx's penalty ``mu / 2 * |w - w_global|^2``; 0 leaves it out.
+    loss_function : callable
+        Mean loss of a batch.
+
+    Raises
+    ------
+    ClientFailedError
+        If there are no samples, or the loss stops being finite.
+    """
+    started = time.perf_counter()
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    anchors = [parameter.detach().clone() for parameter in trained] if proximal_mu else []
+    optimizer = torch.optim.SGD(
+        trained,
+        lr=settings.learning_rate,
+        momentum=settings.momentum,
+        weight_decay=settings.weight_decay,
+    )
+    model.train()
+    loss_sum = torch.zeros((), dtype=torch.float64)
+    samples = 0
+    with torch.random.fork_rng(devices=_cuda_devices(device)):
+        torch.manual_seed(seed)
+        for _ in range(settings.local_epochs):
+            for inputs, labels in batches:
+                inputs, labels = inputs.to(device), labels.to(device)
+                optimizer.zero_grad(set_to_none=True)
+                loss = loss_function(model(inputs), labels)
+                loss.backward()  # type: ignore[no-untyped-call]
+                for parameter, anchor in zip(trained, anchors, strict=bool(anchors)):
+                    if parameter.grad is not None:
+                        parameter.grad.add_(parameter.detach() - anchor, alpha=proximal_mu)
+                optimizer.step()
+                loss_sum += loss.detach().double().cpu() * len(labels)
+                samples += len(labels)
+    if samples == 0:
+        raise ClientFailedError("there is no training data: the loader gave no batch")
+    mean_loss = float(loss_sum) / samples
+    if not math.isfinite(mean_loss):
+        raise ClientFailedError(
+            f"the training loss is {mean_loss} at learning rate {settings.learning_rate}: "
+            "training diverged"
+        )
+    return TrainingOutcome(
+        loss=mean_loss,
+        num_examples=samples // settings.local_epochs,
+        seconds=time.perf_counter() - started,
+    )
+
+
+@torch.no_grad()
+def evaluate(
+    model: nn.Module,
+    batches: Batches,
+    *,
+    device: str = "cpu",
+    loss_function: LossFunction = nn.functional.cross_entropy,
+) -> EvaluationOutcome:
+    """Test ``model``; sparse layers use their top-K weights here too.
+
+    Raises
+    ------
+    ClientFailedError
+        If there are no samples.
+    """
+    model.eval()
+    loss_sum, correct, samples = 0.0, 0, 0
+    for inputs, labels in batches:
+        inputs, labels = inputs.to(device), labels.to(device)
+        outputs = model(inputs)
+        loss_sum += float(loss_function(outputs, labels)) * len(labels)
+        correct += int((outputs.argmax(dim=1) == labels).sum())
+        samples += len(labels)
+    if samples == 0:
+        raise ClientFailedError("there is no data to evaluate on: the loader gave no batch")
+    return EvaluationOutcome(loss_sum / samples, correct / samples, samples)
+
+
+def _cuda_devices(device: str) -> list[int]:
+    if not device.startswith("cuda"):
+        return []
+    return [torch.cuda.current_device() if device == "cuda" else torch.device(device).index]
