@@ -121,10 +121,14 @@ class MeanAccumulator:
         update = total.astype(current.dtype, copy=False)
         shares = self._shares[position]
         if shares is None:
-            return np.add(current, update) if self._are_differences[position] else update
-        received = (shares + self._share_of_dense[position]).reshape(current.shape)
-        sent = received > 0
-        quotient = np.divide(update, received, out=np.zeros(current.shape), where=sent)
-        if self._are_differences[position]:
-            return (current + quotient).astype(current.dtype)
-        return np.where(sent, quotient, current).astype(current.dtype)
+            mean = current + update if self._are_differences[position] else update
+        else:
+            received = (shares + self._share_of_dense[position]).reshape(current.shape)
+            sent = received > 0
+            quotient = np.divide(update, received, out=np.zeros(current.shape), where=sent)
+            if self._are_differences[position]:
+                mean = current + quotient
+            else:
+                mean = np.where(sent, quotient, current)
+        # asarray: the sum of two 0-d arrays is a scalar.
+        return np.asarray(mean, dtype=current.dtype)

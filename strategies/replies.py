@@ -198,11 +198,3 @@ def _refusal(failure: Failure) -> Refusal:
     proxy, result = failure
     member = _member(proxy)
     return Refusal(member.partition_id, f"{member}: {result.status.message or 'no reason given'}")
-
-
-def finite_metric(result: FitRes, name: str) -> float:
-    """Return a numeric metric of a reply, NaN when the client did not report it as a number."""
-    value = result.metrics.get(name)
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return float(value)
-    return math.nan

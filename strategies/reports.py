@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from flwr.common import Scalar
+from flwr.common import FitRes, Scalar
 from numpy.typing import NDArray
 
 from strategies.mask_report import LayerReport, overall_mask_overlap, overall_nonzero_ratio
+from strategies.metering import Meter, Traffic
+from strategies.replies import Refusal, Reply
 from zerofl_flwr.settings import RoundPlan
 
 
@@ -77,3 +80,41 @@ class RoundReport:
             "mask_overlap": overall_mask_overlap(self.layers),
         }
         return dict(values)
+
+
+def client_reports(
+    good: Sequence[Reply], refusals: Sequence[Refusal], meter: Meter
+) -> list[ClientReport]:
+    """Put good replies and refusals, with their traffic, in partition order."""
+    clients = [
+        ClientReport(
+            partition_id=reply.member.partition_id,
+            num_examples=reply.result.num_examples,
+            downlink_bytes=meter.of(reply.member.partition_id).downlink_bytes,
+            uplink_bytes=meter.of(reply.member.partition_id).uplink_bytes,
+            train_seconds=_number(reply.result, "train_seconds"),
+            train_loss=_number(reply.result, "train_loss"),
+        )
+        for reply in good
+    ]
+    for refusal in refusals:
+        traffic = Traffic() if refusal.partition_id is None else meter.of(refusal.partition_id)
+        clients.append(
+            ClientReport(
+                partition_id=refusal.partition_id,
+                num_examples=0,
+                downlink_bytes=traffic.downlink_bytes,
+                uplink_bytes=traffic.uplink_bytes,
+                train_seconds=math.nan,
+                train_loss=math.nan,
+                failure=refusal.reason,
+            )
+        )
+    return sorted(clients, key=lambda c: -1 if c.partition_id is None else c.partition_id)
+
+
+def _number(result: FitRes, name: str) -> float:
+    value = result.metrics.get(name)
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    return math.nan

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from logging import WARNING
 from typing import Any
 
-import numpy as np
 from flwr.common import (
     EvaluateIns,
     EvaluateRes,
@@ -32,12 +31,11 @@ from strategies.replies import (
     Refusal,
     Reply,
     ReplyChecker,
-    finite_metric,
     keep_good,
     masked_positions,
     sort_replies,
 )
-from strategies.reports import ClientReport, RoundReport
+from strategies.reports import RoundReport, client_reports
 from strategies.state import (
     State,
     load_strategy_state,
@@ -317,32 +315,7 @@ class ZeroFL(Strategy):
     def _report(
         self, plan: RoundPlan, good: Sequence[Reply], refusals: Sequence[Refusal]
     ) -> RoundReport:
-        clients = [
-            ClientReport(
-                partition_id=reply.member.partition_id,
-                num_examples=reply.result.num_examples,
-                downlink_bytes=self._meter.of(reply.member.partition_id).downlink_bytes,
-                uplink_bytes=self._meter.of(reply.member.partition_id).uplink_bytes,
-                train_seconds=finite_metric(reply.result, "train_seconds"),
-                train_loss=finite_metric(reply.result, "train_loss"),
-            )
-            for reply in good
-        ]
-        for refusal in refusals:
-            traffic = self._meter.of(-1 if refusal.partition_id is None else refusal.partition_id)
-            clients.append(
-                ClientReport(
-                    refusal.partition_id,
-                    0,
-                    traffic.downlink_bytes,
-                    traffic.uplink_bytes,
-                    np.nan,
-                    np.nan,
-                    refusal.reason,
-                )
-            )
-        clients.sort(key=lambda client: -1 if client.partition_id is None else client.partition_id)
-        layers = self.masks.report(
-            self.model.names, self.model.arrays, self.model.masked, plan.sparsity
-        )
+        model = self.model
+        layers = self.masks.report(model.names, model.arrays, model.masked, plan.sparsity)
+        clients = client_reports(good, refusals, self._meter)
         return RoundReport(plan, clients, layers, self.masks.masks(layers))

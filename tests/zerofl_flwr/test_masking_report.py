@@ -23,8 +23,10 @@ def test_every_layer_has_a_line_with_its_reason() -> None:
         "layer  kind         parameters  masked",
         "0      Conv2d               40  no: input layer",
         "1      BatchNorm2d           8  no: normalisation",
-        "2      Conv2d           37,000  yes: sparsity of weights 95%, activations 50%,"
-        " output gradients 12.5%, mask frozen",
+        (
+            "2      Conv2d           37,000  yes: sparsity of weights 95%, activations 50%,"
+            " output gradients 12.5%, mask frozen"
+        ),
         "3      Conv2d            4,004  no: 1x1 convolution",
         "5      Linear               10  no: classifier (last layer)",
         "1 of 4 layers masked, 36,000 of 41,062 parameters (87.7%)",

@@ -137,5 +137,5 @@ def test_bad_names_are_errors(masked: Any, message: str) -> None:
 
 
 def test_an_unknown_name_where_nothing_can_be_masked() -> None:
-    with pytest.raises(SettingsError, match="'conv', which the model does not have$"):
+    with pytest.raises(SettingsError, match=r"'conv', which the model does not have$"):
         choose(nn.ReLU(), ["conv"])

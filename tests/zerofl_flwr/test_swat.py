@@ -195,7 +195,7 @@ def test_sparsity_zero_is_bit_equal_to_the_plain_layer(case: str) -> None:
 @pytest.mark.parametrize("mode", ["eval", "no_grad", "inference_mode", "eval with gradients"])
 def test_evaluation_uses_the_top_of_the_current_weights(case: str, mode: str) -> None:
     construct, shape = CASES[case]
-    plain = construct().double()
+    plain: Any = construct().double()
     sparse = make_sparse(copy.deepcopy(plain), "0.8", "0.8", "0", period=10)
     sparse(batch(*shape)).sum().backward()  # remembers a threshold, which must not matter here
     with torch.no_grad():
@@ -459,7 +459,7 @@ def test_nan_is_an_error_that_names_the_layer(when: str) -> None:
         model(torch.ones(2, 3))
     broken = torch.full((3,), torch.nan)
     with torch.no_grad():
-        model[1][0].weight[0] = broken  # type: ignore[index]
+        model.get_parameter("1.0.weight")[0] = broken
     with (
         torch.set_grad_enabled(when != "evaluation"),
         pytest.raises(SelectionError, match=r"layer 1\.0, weights: found NaN"),
@@ -509,7 +509,7 @@ def test_double_backward_is_refused() -> None:
     inputs = batch(4, 6).requires_grad_()
     (gradient,) = torch.autograd.grad(layer(inputs).pow(2).sum(), inputs, create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):
-        gradient.sum().backward()
+        gradient.sum().backward()  # type: ignore[no-untyped-call]
 
 
 def test_the_layer_says_how_sparse_it_is() -> None:

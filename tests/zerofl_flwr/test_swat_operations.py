@@ -14,7 +14,7 @@ from zerofl_flwr.swat_operations import ConvolutionOperation, LinearOperation
 @pytest.mark.parametrize("dilation", [1, 2, 3])
 def test_same_padding_is_torchs(kernel: int | tuple[int, int], dilation: int) -> None:
     torch.manual_seed(0)
-    layer = nn.Conv2d(2, 3, kernel, padding="same", dilation=dilation).double()  # type: ignore[arg-type]
+    layer = nn.Conv2d(2, 3, kernel, padding="same", dilation=dilation).double()
     operation, border = ConvolutionOperation.of(layer)
     activations = torch.randn(2, 2, 9, 8, dtype=torch.float64)
     assert border == []

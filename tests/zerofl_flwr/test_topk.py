@@ -156,7 +156,7 @@ def test_float32_ranks_finer_than_float16() -> None:
 
 def test_empty_and_scalar() -> None:
     assert topk_indices(np.empty((0, 3)), 0).tolist() == []
-    assert topk_indices(np.float32(2.0).reshape(()), 1).tolist() == [0]
+    assert topk_indices(np.array(2.0, np.float32), 1).tolist() == [0]
     assert topk_mask(torch.empty(0, 3), 0).shape == (0, 3)
     assert topk_mask(torch.tensor(2.0), 1).item() is True
     assert topk_threshold(np.empty(0), 0) == math.inf
@@ -169,7 +169,7 @@ def test_infinity_ranks_first() -> None:
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("size", [5, 70_000])
 def test_nan_is_an_error(dtype: type, size: int) -> None:
-    values = np.ones(size, dtype)
+    values: NDArray[Any] = np.ones(size, dtype)
     values[3] = np.nan
     tensor = torch.from_numpy(values)
     for select in (
