@@ -5,7 +5,8 @@ the gradient of the input, and the top-K of the activations (over the whole tens
 the gradient of the weights, which is dense: every weight keeps learning, and the pattern can move.
 Evaluation uses the top-K of the weights too. Biases are never masked.
 
-This is the reference: masked dense operations, right for every device and floating dtype.
+This is the reference: masked dense operations, right for every device and floating dtype. Under
+activation checkpointing, which runs a layer twice, choose ``topk_period=1``.
 """
 
 from __future__ import annotations
