@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,13 @@ from simulations.recorder import Recorder
 from simulations.settings import RunSettings, SimulationSettings
 
 
-def run(settings: RunSettings, folder: Path, *, overwrite: bool = False) -> Path:
+def run(
+    settings: RunSettings,
+    folder: Path,
+    *,
+    overwrite: bool = False,
+    watch: Callable[[int], None] | None = None,
+) -> Path:
     """Run a simulation from its first round.
 
     Parameters
@@ -30,6 +36,8 @@ def run(settings: RunSettings, folder: Path, *, overwrite: bool = False) -> Path
         Where the results go; made if needed.
     overwrite : bool
         Replace a run that is there already.
+    watch : callable, optional
+        Called with each finished round's number.
 
     Returns
     -------
@@ -37,7 +45,7 @@ def run(settings: RunSettings, folder: Path, *, overwrite: bool = False) -> Path
         The folder, absolute.
     """
     check(settings)
-    return _run(Recorder.create(folder, settings, overwrite=overwrite))
+    return _run(Recorder.create(folder, settings, overwrite=overwrite), watch)
 
 
 def resume(folder: Path) -> Path:
@@ -47,10 +55,10 @@ def resume(folder: Path) -> Path:
     return _run(recorder)
 
 
-def _run(recorder: Recorder) -> Path:
+def _run(recorder: Recorder, watch: Callable[[int], None] | None = None) -> Path:
     settings = recorder.settings
     server_app, client_app = make_server_app(settings, recorder), make_client_app(settings)
-    with _quiet_flower(recorder.folder / "flower.log"), _progress(recorder):
+    with _quiet_flower(recorder.folder / "flower.log"), _progress(recorder, watch):
         if settings.simulation.backend == "in-process":
             run_in_process(server_app, client_app, settings.data.num_clients)
         else:
@@ -77,13 +85,19 @@ def _ray_config(simulation: SimulationSettings) -> dict[str, Any]:
 
 
 @contextmanager
-def _progress(recorder: Recorder) -> Iterator[None]:
+def _progress(recorder: Recorder, watch: Callable[[int], None] | None) -> Iterator[None]:
     columns = (TextColumn("rounds"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=recorder.console, transient=True) as progress:
         task = progress.add_task(
             "rounds", total=recorder.settings.simulation.rounds, completed=recorder.rounds_done
         )
-        recorder.on_round = lambda server_round: progress.update(task, completed=server_round)
+
+        def finished(server_round: int) -> None:
+            progress.update(task, completed=server_round)
+            if watch is not None:
+                watch(server_round)
+
+        recorder.on_round = finished
         yield
 
 

@@ -61,16 +61,20 @@ def read_grid(path: Path, out: Path) -> list[StudyRun]:
     grid = read_config(path)
     base = read_config(path.parent / grid["base"])
     runs: list[StudyRun] = []
+    ranks: list[int] = []
     for method in grid["method"]:
         if unknown := set(method) - {"name", "seeds", "settings"}:
             raise SettingsError(f"{path}: a method has unknown keys {sorted(unknown)}")
-        for seed in method["seeds"]:
+        for rank, seed in enumerate(method["seeds"]):
+            ranks.append(rank)
             settings = RunSettings.from_mapping(
                 {**base, **method.get("settings", {}), "seed": seed}
             ).resolved()
             folder = out / slug(method["name"]) / f"seed-{seed}"
             runs.append(StudyRun(method["name"], seed, settings, folder))
-    return runs
+    # All methods' first seeds come first, so that an unfinished study compares them already.
+    seed_rank = {id(run): rank for run, rank in zip(runs, ranks, strict=True)}
+    return sorted(runs, key=lambda run: seed_rank[id(run)])
 
 
 def slug(name: str) -> str:
