@@ -28,8 +28,8 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev,audio]'
 	@touch $@
 
-demo: install ## Train ZeroFL on the embedded digits with a few virtual clients
-	$(BIN)/lean-flwr run zerofl --out runs/demo
+demo: install ## Train ZeroFL on the embedded digits with 100 virtual clients on Ray
+	$(BIN)/lean-flwr run --config simulations/conf/zerofl-digits.toml --out runs/demo --overwrite
 
 test: install ## Run the tests
 	$(BIN)/python -m pytest

@@ -21,7 +21,8 @@ class MeanAccumulator:
     """The weighted mean of clients' updates, as a list of dense arrays.
 
     The arithmetic per value is Flower's own (scale by the client's share in double precision, round
-    to the array's dtype, add), so that dense payloads give FedAvg's result bit for bit.
+    to the array's dtype, add), so that dense payloads give FedAvg's result bit for bit. What
+    overflows becomes infinite without a warning; the caller has to look for it.
 
     Parameters
     ----------
@@ -52,39 +53,54 @@ class MeanAccumulator:
         self._sums: list[Array | None] = [None] * len(current)
         # Share of all samples that each position has received; only where some client left it out.
         self._shares: list[Array | None] = [None] * len(current)
+        # Share of the clients that sent a whole tensor, and of those among them with weights.
         self._share_of_dense = [0.0] * len(current)
-        self._are_differences = [False] * len(current)
+        self._share_of_weights = [0.0] * len(current)
+        self._has_differences = [False] * len(current)
 
+    @np.errstate(over="ignore", invalid="ignore")
     def add(self, entries: Sequence[Entry], num_examples: int) -> None:
-        """Add one client's decoded payload; ``entries`` must already have been checked."""
+        """Add one client's decoded payload.
+
+        Parameters
+        ----------
+        entries : sequence of Entry
+            One per tensor of the model, already checked. What is partial at a position must be all
+            weights or all differences; whole tensors of weights may be among either.
+        num_examples : int
+            The client's samples.
+        """
         share = np.float64(num_examples / self._total)
         for position, entry in enumerate(entries):
             if isinstance(entry.data, NotSent):
                 continue
-            self._are_differences[position] = entry.content == "difference"
-            where, values = self._positions_and_values(position, entry)
-            scaled = np.empty_like(values)
+            where, values = self._sent(position, entry.data, is_partial=entry.sparse)
+            # Not empty_like: the sum has to be C-ordered, whatever order the payload came in.
+            scaled = np.empty(values.shape, values.dtype)
             np.multiply(values, share, out=scaled, casting="same_kind")
             if where is None:
                 self._add_dense(position, scaled, float(share))
             else:
                 self._add_sparse(position, where, scaled, float(share))
+            if entry.content == "difference":
+                self._has_differences[position] = True
+            elif where is None:
+                self._share_of_weights[position] += float(share)
 
+    @np.errstate(over="ignore", invalid="ignore")
     def result(self) -> list[Array]:
         """Return the mean, in the dtypes of the current model; tensors nobody sent keep theirs."""
         return [self._finished(position) for position in range(len(self._current))]
 
-    def _positions_and_values(
-        self, position: int, entry: Entry
+    def _sent(
+        self, position: int, data: Array | SparseArray | Values, *, is_partial: bool
     ) -> tuple[NDArray[np.int64] | None, Array]:
-        data = entry.data
+        """Return flat positions, or None for all of them, and the values there."""
         if isinstance(data, SparseArray):
             return data.flat_indices, data.values
         if isinstance(data, Values):
             return self._patterns[position], data.values
-        if isinstance(data, NotSent):
-            raise TypeError("an entry that was not sent has no values")
-        if self._senders_only and entry.sparse:
+        if self._senders_only and is_partial:
             # Travelled zero-filled because CSR would have been larger: non-zeros were sent.
             flat = data.reshape(-1)
             where = np.flatnonzero(flat)
@@ -118,17 +134,18 @@ class MeanAccumulator:
         current, total = self._current[position], self._sums[position]
         if total is None:
             return np.array(current)
-        update = total.astype(current.dtype, copy=False)
+        differences = self._has_differences[position]
+        update = total
+        if differences and (weights := self._share_of_weights[position]):
+            # Some clients sent whole weights where others sent differences: w = w_t + (w - w_t).
+            update = total - weights * current
         shares = self._shares[position]
         if shares is None:
-            mean = current + update if self._are_differences[position] else update
+            mean = current + update if differences else update
         else:
             received = (shares + self._share_of_dense[position]).reshape(current.shape)
             sent = received > 0
             quotient = np.divide(update, received, out=np.zeros(current.shape), where=sent)
-            if self._are_differences[position]:
-                mean = current + quotient
-            else:
-                mean = np.where(sent, quotient, current)
+            mean = current + quotient if differences else np.where(sent, quotient, current)
         # asarray: the sum of two 0-d arrays is a scalar.
         return np.asarray(mean, dtype=current.dtype)

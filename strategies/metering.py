@@ -24,7 +24,8 @@ class Meter:
     def __init__(self) -> None:
         self._traffic: dict[int, Traffic] = {}
         self._lock = threading.Lock()
-        # One FitIns goes to many clients: it is measured once. Held here so that ids stay unique.
+        # One FitIns goes to many clients: it is measured once. Held here so that ids stay unique,
+        # and with it the whole message: let go of a meter when its round is over.
         self._instructions: dict[int, tuple[FitIns, int]] = {}
 
     def sent(self, partition_id: int, instructions: FitIns) -> None:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
+import numpy as np
 import torch
 from flwr.client import NumPyClient
 from flwr.common import Scalar
+from numpy.typing import NDArray
 from torch import nn
 
 from zerofl_flwr.errors import PayloadError, SettingsError
 from zerofl_flwr.model_arrays import Array, array_names, get_arrays, get_specs, set_arrays
-from zerofl_flwr.payload import MetaValue, SparseArray, decode, encode, is_payload
+from zerofl_flwr.payload import Entry, MetaValue, SparseArray, decode, encode, is_payload
 from zerofl_flwr.settings import RoundPlan
 from zerofl_flwr.sparsify import (
     freeze_masks,
@@ -33,6 +35,9 @@ from zerofl_flwr.training import (
 )
 from zerofl_flwr.uplink import uplink_entries, uploaded_fraction
 
+Patterns = dict[str, NDArray[np.int64]]
+"""Flat positions that a frozen mask keeps, by layer."""
+
 
 class ZeroFLClient(NumPyClient):
     """A client that trains with sparse weights and activations and uploads the top of them.
@@ -47,7 +52,8 @@ class ZeroFLClient(NumPyClient):
     validation_batches : iterable of (inputs, labels), optional
         What ``evaluate`` tests on; without it, evaluating is an error.
     training : TrainingSettings
-        The entries ``learning-rate`` and ``local-epochs`` of a round's config override it.
+        The entries ``learning-rate`` and ``local-epochs`` of a round's config override it; an entry
+        ``proximal_mu``, which Flower's FedProx sends, adds its penalty.
     partition_id : int
         Who this client is; samples and shuffles derive from (seed, round, partition_id), and the
         strategy orders replies by it.
@@ -111,18 +117,22 @@ class ZeroFLClient(NumPyClient):
         ------
         PayloadError
             If the global model cannot be decoded or does not fit.
+        SettingsError
+            If an entry of the config has a wrong type or value.
         ClientFailedError
             If there is no data or training diverges.
         """
         plan = RoundPlan.from_config(config)
+        training = self._training_of(config)
+        proximal_mu = _number(config, "proximal_mu", 0.0)
         received, patterns = self._receive(parameters, plan)
         outcome = train_locally(
             self.model,
             self.train_batches,
-            self._training_of(config),
+            training,
             seed=seed_of(self.seed, plan.server_round if plan else 0, self.partition_id),
             device=self.device,
-            proximal_mu=float(config.get("proximal_mu", 0.0)),
+            proximal_mu=proximal_mu,
             loss_function=self.loss_function,
         )
         trained = get_arrays(self.model)
@@ -156,10 +166,19 @@ class ZeroFLClient(NumPyClient):
 
     def _receive(
         self, arrays: list[Array], plan: RoundPlan | None
-    ) -> tuple[list[Array], dict[str, Any]]:
-        """Load the global model and set the round's sparsity; return dense arrays and patterns."""
+    ) -> tuple[list[Array], Patterns]:
+        """Load the global model and set the round's sparsity.
+
+        Everything that an earlier message left in the model is overwritten, so that a process may
+        keep one model for all of its clients.
+
+        Returns
+        -------
+        tuple
+            The global model, dense, and the patterns of frozen masks.
+        """
         names = array_names(self.model)
-        patterns: dict[str, Any] = {}
+        patterns: Patterns = {}
         if is_payload(arrays):
             entries = decode(arrays, get_specs(self.model), sender="server").entries
             if plan is not None and plan.frozen:
@@ -168,9 +187,7 @@ class ZeroFLClient(NumPyClient):
                     for name, entry in zip(names, entries, strict=True)
                     if isinstance(entry.data, SparseArray)
                 }
-            arrays = [
-                dense_array(entry.data, name) for name, entry in zip(names, entries, strict=True)
-            ]
+            arrays = [dense_array(entry) for entry in entries]
         set_arrays(self.model, arrays)
         masked = masked_weight_names(self.model)
         if plan is not None and masked:
@@ -184,10 +201,11 @@ class ZeroFLClient(NumPyClient):
         return arrays, {name: patterns[name] for name in masked if name in patterns}
 
     def _training_of(self, config: Mapping[str, Scalar]) -> TrainingSettings:
+        epochs = config.get("local-epochs", self.training.local_epochs)
         return replace(
             self.training,
-            learning_rate=float(config.get("learning-rate", self.training.learning_rate)),
-            local_epochs=int(config.get("local-epochs", self.training.local_epochs)),
+            learning_rate=_number(config, "learning-rate", self.training.learning_rate),
+            local_epochs=epochs,  # type: ignore[arg-type]  # the settings check it
         )
 
     def _select(
@@ -195,7 +213,7 @@ class ZeroFLClient(NumPyClient):
         plan: RoundPlan,
         received: list[Array],
         trained: list[Array],
-        patterns: Mapping[str, Any],
+        patterns: Patterns,
     ) -> list[Array]:
         names, masked = array_names(self.model), masked_weight_names(self.model)
         entries = uplink_entries(
@@ -216,23 +234,42 @@ def reply_meta(plan: RoundPlan, masked: list[int]) -> dict[str, MetaValue]:
     return {"round": plan.server_round, "masked": ",".join(map(str, masked))}
 
 
-def dense_array(data: object, name: str) -> Array:
-    """Return a downlink entry as a dense array; refuse what only an uplink may hold."""
-    if isinstance(data, SparseArray):
-        return data.to_dense()
-    if hasattr(data, "__array_interface__"):
-        return data  # type: ignore[return-value]
+def dense_array(entry: Entry) -> Array:
+    """Return an entry of the global model as a dense array.
+
+    Raises
+    ------
+    PayloadError
+        If it is what only an uplink may hold: a difference, or a part without its positions.
+    """
+    if entry.content != "weights":
+        raise PayloadError(
+            f"the global model came as {entry.content}; expected weights",
+            sender="server",
+            layer=entry.name,
+            field="content",
+        )
+    if isinstance(entry.data, SparseArray):
+        return entry.data.to_dense()
+    if isinstance(entry.data, np.ndarray):
+        return entry.data
     raise PayloadError(
-        f"the global model came as {type(data).__name__}; expected dense or CSR",
+        f"the global model came as {type(entry.data).__name__}; expected dense or CSR",
         sender="server",
-        layer=name,
+        layer=entry.name,
         field="encoding",
     )
 
 
-def _masks(
-    model: nn.Module, masked: list[str], patterns: Mapping[str, Any]
-) -> dict[str, torch.Tensor]:
+def _number(config: Mapping[str, Scalar], key: str, default: float) -> float:
+    """Read a number from 0 from a round's config."""
+    value = config.get(key, default)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+        raise SettingsError(f"config entry {key} is {value!r}; expected a number from 0")
+    return float(value)
+
+
+def _masks(model: nn.Module, masked: list[str], patterns: Patterns) -> dict[str, torch.Tensor]:
     """Turn flat positions into boolean masks of the weights' shapes."""
     state = model.state_dict()
     masks = {}

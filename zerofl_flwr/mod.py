@@ -168,7 +168,7 @@ def _decode_downlink(parameters: Parameters) -> tuple[list[Array], dict[int, NDA
         for position, entry in enumerate(entries)
         if isinstance(entry.data, SparseArray)
     }
-    return [dense_array(entry.data, entry.name) for entry in entries], patterns
+    return [dense_array(entry) for entry in entries], patterns
 
 
 def _masked_positions(shapes: list[tuple[int, ...]], masked: MaskedArrays | None) -> list[int]:
@@ -181,7 +181,7 @@ def _masked_positions(shapes: list[tuple[int, ...]], masked: MaskedArrays | None
         raise SettingsError(
             f"masked names array positions {outside}, but the model has {len(shapes)} arrays"
         )
-    return sorted(masked)
+    return sorted(set(masked))
 
 
 def _with_partition_id(reply: Message, context: Context) -> Message:

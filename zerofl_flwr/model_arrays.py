@@ -31,21 +31,22 @@ def get_arrays(model: nn.Module) -> list[Array]:
     """
     arrays = []
     for name, tensor in model.state_dict().items():
-        if tensor.dtype == torch.bfloat16:
-            raise PayloadError(
-                "bfloat16 has no numpy type; keep the shared weights in float32 or float16",
-                layer=name,
-                field="dtype",
-            )
+        _numpy_dtype(name, tensor)
         arrays.append(tensor.detach().cpu().numpy().copy())
     return arrays
 
 
 def get_specs(model: nn.Module) -> list[TensorSpec]:
-    """Return shape and dtype of each array of :func:`get_arrays`, without copying anything."""
+    """Return shape and dtype of each array of :func:`get_arrays`, without copying anything.
+
+    Raises
+    ------
+    PayloadError
+        As :func:`get_arrays`.
+    """
     return [
-        TensorSpec(tuple(tensor.shape), np.dtype(str(tensor.dtype).removeprefix("torch.")))
-        for tensor in model.state_dict().values()
+        TensorSpec(tuple(tensor.shape), _numpy_dtype(name, tensor))
+        for name, tensor in model.state_dict().items()
     ]
 
 
@@ -70,9 +71,10 @@ def set_arrays(model: nn.Module, arrays: Sequence[Array], *, sender: str = "serv
                 layer=name,
                 field="shape",
             )
-        if not np.can_cast(array.dtype, str(tensor.dtype).removeprefix("torch."), "same_kind"):
+        expected = _numpy_dtype(name, tensor)
+        if not np.can_cast(array.dtype, expected, "same_kind"):
             raise PayloadError(
-                f"cannot load {array.dtype} into {tensor.dtype}",
+                f"cannot load {array.dtype} into {expected}",
                 sender=sender,
                 layer=name,
                 field="dtype",
@@ -80,3 +82,14 @@ def set_arrays(model: nn.Module, arrays: Sequence[Array], *, sender: str = "serv
     with torch.no_grad():
         for tensor, array in zip(state.values(), arrays, strict=True):
             tensor.copy_(torch.from_numpy(np.require(array, requirements=["C", "W"])))
+
+
+def _numpy_dtype(name: str, tensor: torch.Tensor) -> np.dtype[Any]:
+    try:
+        return np.dtype(str(tensor.dtype).removeprefix("torch."))
+    except TypeError:
+        raise PayloadError(
+            f"{tensor.dtype} has no numpy type; keep the shared weights in float32 or float16",
+            layer=name,
+            field="dtype",
+        ) from None

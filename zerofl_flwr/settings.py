@@ -111,17 +111,29 @@ class ZeroFLSettings:
                 f"on_failure is {self.on_failure!r}; choose from {FAILURE_POLICIES}"
             )
         for name, least in (("topk_period", 1), ("min_replies", 1)):
-            if getattr(self, name) < least:
-                raise SettingsError(f"{name} is {getattr(self, name)}; it must be at least {least}")
-        if self.freeze_mask_after_round is not None and self.freeze_mask_after_round < 1:
-            raise SettingsError(
-                f"freeze_mask_after_round is {self.freeze_mask_after_round}; the first round that "
-                "a mask can be frozen after is 1, when the clients have named their masked layers"
-            )
+            value = getattr(self, name)
+            if type(value) is not int or value < least:
+                raise SettingsError(f"{name} is {value!r}; it must be a whole number from {least}")
+        self._check_freezing()
         if self.per_client and self.aggregation == "senders":
             raise SettingsError(
                 "per_client=True hands whole replies to the wrapped strategy, which averages them "
                 "itself: aggregation must stay 'all-clients'"
+            )
+
+    def _check_freezing(self) -> None:
+        after = self.freeze_mask_after_round
+        if after is None:
+            return
+        if type(after) is not int or after < 1:
+            raise SettingsError(
+                f"freeze_mask_after_round is {after!r}; the first round that a mask can be frozen "
+                "after is 1, when the clients have named their masked layers"
+            )
+        if after + 1 < self.sparsity_rounds:
+            raise SettingsError(
+                f"freeze_mask_after_round is {after}, but the sparsity still rises until round "
+                f"{self.sparsity_rounds}: a mask frozen before would stay as dense as it is then"
             )
 
     def _schedules(self) -> tuple[Schedule, Schedule]:

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 import torch
 
 from zerofl_flwr.errors import SettingsError
+
+
+def available_cpus() -> int:
+    """Return how many CPUs this process may use, which can be fewer than the machine has."""
+    if hasattr(os, "sched_getaffinity"):  # Linux only
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def limit_threads(count: int) -> None:
@@ -27,8 +35,9 @@ def limit_threads(count: int) -> None:
     """
     if count < 1:
         raise SettingsError(f"a client needs at least 1 thread, not {count}")
-    if torch.get_num_threads() != count:
-        torch.set_num_threads(count)
+    # Always, even where torch says so already: it answers for this thread, and another thread may
+    # have set the maths libraries beneath it to more.
+    torch.set_num_threads(count)
     numba = sys.modules.get("numba")
     if numba is not None:
         numba.set_num_threads(min(count, numba.config.NUMBA_NUM_THREADS))

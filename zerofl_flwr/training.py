@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import nn
 
-from zerofl_flwr.errors import ClientFailedError, SettingsError
+from zerofl_flwr.errors import ClientFailedError, SelectionError, SettingsError
 
 LossFunction = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 Batches = Iterable[tuple[torch.Tensor, torch.Tensor]]
@@ -62,8 +63,9 @@ class TrainingSettings:
         if not (math.isfinite(self.weight_decay) and self.weight_decay >= 0):
             raise SettingsError(f"weight_decay is {self.weight_decay}; it must not be negative")
         for name in ("batch_size", "local_epochs"):
-            if getattr(self, name) < 1:
-                raise SettingsError(f"{name} is {getattr(self, name)}; it must be at least 1")
+            value = getattr(self, name)
+            if type(value) is not int or value < 1:
+                raise SettingsError(f"{name} is {value!r}; it must be a whole number from 1")
 
     def learning_rate_at(self, server_round: int, num_rounds: int) -> float:
         """Give the learning rate of a round.
@@ -137,18 +139,20 @@ def train_locally(
     device : str
         ``"cpu"`` or ``"cuda"``.
     proximal_mu : float
-        Weight of FedProx's penalty ``mu / 2 * |w - w_global|^2``; 0 leaves it out.
+        Weight of FedProx's penalty ``mu / 2 * |w - w_global|^2``; 0 leaves it out. The penalty is
+        in the gradient, and not in the loss that is returned.
     loss_function : callable
         Mean loss of a batch.
 
     Raises
     ------
     ClientFailedError
-        If there are no samples, or the loss stops being finite.
+        If there are no samples, or training diverges: the loss of a batch is not finite, or a
+        sparse layer meets NaN.
     """
     started = time.perf_counter()
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    anchors = [parameter.detach().clone() for parameter in trained] if proximal_mu else []
+    anchors = [parameter.detach().clone() for parameter in trained] if proximal_mu else None
     optimizer = torch.optim.SGD(
         trained,
         lr=settings.learning_rate,
@@ -156,32 +160,28 @@ def train_locally(
         weight_decay=settings.weight_decay,
     )
     model.train()
-    loss_sum = torch.zeros((), dtype=torch.float64)
-    samples = 0
-    with torch.random.fork_rng(devices=_cuda_devices(device)):
-        torch.manual_seed(seed)
-        for _ in range(settings.local_epochs):
-            for inputs, labels in batches:
-                inputs, labels = inputs.to(device), labels.to(device)
-                optimizer.zero_grad(set_to_none=True)
-                loss = loss_function(model(inputs), labels)
-                loss.backward()  # type: ignore[no-untyped-call]
-                for parameter, anchor in zip(trained, anchors, strict=bool(anchors)):
-                    if parameter.grad is not None:
-                        parameter.grad.add_(parameter.detach() - anchor, alpha=proximal_mu)
-                optimizer.step()
-                loss_sum += loss.detach().double().cpu() * len(labels)
-                samples += len(labels)
+    loss_sum, samples = 0.0, 0
+    try:
+        with _seeded(seed, device):
+            for _ in range(settings.local_epochs):
+                for inputs, labels in batches:
+                    inputs, labels = inputs.to(device), labels.to(device)
+                    optimizer.zero_grad(set_to_none=True)
+                    loss = loss_function(model(inputs), labels)
+                    loss_sum += _finite(loss) * len(labels)
+                    samples += len(labels)
+                    loss.backward()  # type: ignore[no-untyped-call]
+                    if anchors is not None:
+                        _pull_back(trained, anchors, proximal_mu)
+                    optimizer.step()
+    except (SelectionError, _NotFinite) as error:
+        raise ClientFailedError(
+            f"training diverged at learning rate {settings.learning_rate}: {error}"
+        ) from error
     if samples == 0:
         raise ClientFailedError("there is no training data: the loader gave no batch")
-    mean_loss = float(loss_sum) / samples
-    if not math.isfinite(mean_loss):
-        raise ClientFailedError(
-            f"the training loss is {mean_loss} at learning rate {settings.learning_rate}: "
-            "training diverged"
-        )
     return TrainingOutcome(
-        loss=mean_loss,
+        loss=loss_sum / samples,
         num_examples=samples // settings.local_epochs,
         seconds=time.perf_counter() - started,
     )
@@ -215,7 +215,36 @@ def evaluate(
     return EvaluationOutcome(loss_sum / samples, correct / samples, samples)
 
 
-def _cuda_devices(device: str) -> list[int]:
-    if not device.startswith("cuda"):
-        return []
-    return [torch.cuda.current_device() if device == "cuda" else torch.device(device).index]
+class _NotFinite(ArithmeticError):
+    """A batch's loss is infinite or NaN."""
+
+
+def _finite(loss: torch.Tensor) -> float:
+    value = float(loss.detach())
+    if not math.isfinite(value):
+        raise _NotFinite(f"the loss of a batch is {value}")
+    return value
+
+
+def _pull_back(
+    parameters: list[nn.Parameter], anchors: list[torch.Tensor], proximal_mu: float
+) -> None:
+    """Add the gradient of FedProx's penalty."""
+    for parameter, anchor in zip(parameters, anchors, strict=True):
+        if parameter.grad is not None:
+            parameter.grad.add_(parameter.detach() - anchor, alpha=proximal_mu)
+
+
+@contextmanager
+def _seeded(seed: int, device: str) -> Iterator[None]:
+    """Seed the generators that training draws from, and restore them afterwards."""
+    devices: list[int] = []
+    if device.startswith("cuda"):
+        index: int | None = torch.device(device).index  # None means the current one
+        devices = [torch.cuda.current_device() if index is None else index]
+    with torch.random.fork_rng(devices=devices):
+        # Not torch.manual_seed: it seeds every accelerator, also those that are not restored.
+        torch.default_generator.manual_seed(seed)
+        for number in devices:
+            torch.cuda.default_generators[number].manual_seed(seed)
+        yield

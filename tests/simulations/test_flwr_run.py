@@ -1,0 +1,84 @@
+"""``flwr run`` on a clone, with real SuperLink and simulation processes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pandas as pd
+import psutil
+import pytest
+
+from simulations.settings import all_fields, default_of
+
+_REPOSITORY = Path(__file__).parents[2]
+_OWN_KEYS = {"out": "", "resume": False}
+
+
+def test_run_config_lists_every_setting_with_its_default() -> None:
+    pyproject = tomllib.loads((_REPOSITORY / "pyproject.toml").read_text())
+    listed = pyproject["tool"]["flwr"]["app"]["config"]
+    expected = {key: default_of(setting) for _, key, setting in all_fields()}
+    expected = {key: "" if value is None else value for key, value in expected.items()}
+    assert listed == expected | _OWN_KEYS
+
+
+@pytest.fixture
+def flwr_environment(tmp_path: Path) -> Iterator[dict[str, str]]:
+    """Give an environment with a Flower home of its own, and end the SuperLink it starts."""
+    home = tmp_path / "flwr-home"
+    home.mkdir()
+    environment = os.environ | {
+        "FLWR_HOME": str(home),
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+    }
+    yield environment
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get("FLWR_HOME") == str(home):
+                process.kill()
+        except psutil.Error:  # it ended by itself, or is not ours to look at
+            continue
+
+
+@pytest.mark.timeout(240)
+def test_flwr_run_trains_and_writes_the_run_folder(
+    tmp_path: Path, flwr_environment: dict[str, str]
+) -> None:
+    flwr = shutil.which("flwr", path=flwr_environment["PATH"])
+    assert flwr is not None
+    app = tmp_path / "app"
+    names = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=_REPOSITORY, check=True, capture_output=True, text=True
+    ).stdout
+    for name in filter(None, names.split("\0")):
+        if (_REPOSITORY / name).is_file():
+            (app / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(_REPOSITORY / name, app / name)
+    out = tmp_path / "results"
+    config = f'num-clients=6 clients-per-round=3 rounds=2 samples-per-client=40 out="{out}"'
+    command = [flwr, "run", str(app), "--stream", "--federation-config", "num-supernodes=6"]
+    done = subprocess.run(
+        [*command, "--run-config", config],
+        env=flwr_environment,
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    output = done.stdout + done.stderr
+    assert (out / "rounds.csv").exists(), output
+    rounds = pd.read_csv(out / "rounds.csv")
+    assert rounds["round"].tolist() == [0, 1, 2]
+    assert rounds["replies"].tolist() == [0, 3, 3], output
+    settings = tomllib.loads((out / "config.toml").read_text())
+    assert settings["num-clients"] == 6
+    assert settings["samples-per-client"] == 40
+    assert (out / "model.npz").exists()
