@@ -1,0 +1,107 @@
+"""Turn the finished runs of a study into tables and pictures.
+
+``python -m simulations.study_report GRID.toml --runs runs/NAME --out docs/NAME``
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import pandas as pd
+import typer
+from rich.console import Console
+
+from simulations.report import compare_accuracy, summary_table, to_markdown
+from simulations.settings import read_config
+from simulations.study import StudyRun, read_grid
+from zerofl_flwr.errors import LeanFlwrError
+
+_AXES = ("round", "megabytes", "seconds")
+_KEPT_COLUMNS = [
+    "round",
+    "accuracy",
+    "loss",
+    "sparsity",
+    "uplink_bytes",
+    "downlink_bytes",
+    "train_seconds",
+    "round_seconds",
+    "nonzero_ratio",
+    "mask_overlap",
+    "failures",
+]
+
+
+def finished_runs(runs: list[StudyRun]) -> dict[str, list[StudyRun]]:
+    """Return the finished runs by method, in the grid's order of methods."""
+    finished: dict[str, list[StudyRun]] = {run.method: [] for run in runs}
+    for run in runs:
+        if run.is_finished():
+            finished[run.method].append(run)
+    return {method: done for method, done in finished.items() if done}
+
+
+def write_report(grid: Path, runs_folder: Path, out: Path) -> list[Path]:
+    """Write ``summary.csv``, ``summary.md``, ``rounds.csv`` and the grid's figures.
+
+    Parameters
+    ----------
+    grid : Path
+        The study's grid. Each of its ``[[figure]]`` entries (``name``, ``methods``) is drawn by
+        round, by megabytes and by seconds, as far as its methods are finished.
+    runs_folder, out : Path
+        Where the runs are, and where the report goes.
+
+    Returns
+    -------
+    list of Path
+        What was written.
+    """
+    finished = finished_runs(read_grid(grid, runs_folder.absolute()))
+    folders = {method: [run.folder for run in runs] for method, runs in finished.items()}
+    out.mkdir(parents=True, exist_ok=True)
+    table = summary_table(folders)
+    table.to_csv(out / "summary.csv", index=False, float_format="%.4g")
+    (out / "summary.md").write_text(to_markdown(table) + "\n")
+    all_rounds(finished).to_csv(out / "rounds.csv", index=False, float_format="%.6g")
+    written = [out / name for name in ("summary.csv", "summary.md", "rounds.csv")]
+    figures: list[dict[str, Any]] = read_config(grid).get("figure", [])
+    for figure in figures:
+        chosen = {name: folders[name] for name in figure["methods"] if name in folders}
+        for axis in _AXES if chosen else ():
+            path = out / f"{figure['name']}-by-{axis}.png"
+            compare_accuracy(chosen, axis).savefig(path)  # type: ignore[arg-type]
+            written.append(path)
+    return written
+
+
+def all_rounds(finished: dict[str, list[StudyRun]]) -> pd.DataFrame:
+    """Put the rounds of all runs into one long table with columns method and seed."""
+    tables = []
+    for method, runs in finished.items():
+        for run in runs:
+            table = pd.read_csv(run.folder / "rounds.csv")[_KEPT_COLUMNS]
+            table.insert(0, "seed", run.seed)
+            table.insert(0, "method", method)
+            tables.append(table)
+    return pd.concat(tables, ignore_index=True)
+
+
+def _main(
+    grid: Annotated[Path, typer.Argument(help="TOML file of the study.")],
+    runs: Annotated[Path, typer.Option(help="Folder of the runs.")] = Path("runs/study"),
+    out: Annotated[Path, typer.Option(help="Folder for the report.")] = Path("runs/study-report"),
+) -> None:
+    """Write tables and pictures of what a study has finished so far."""
+    console = Console()
+    try:
+        for path in write_report(grid, runs, out):
+            console.print(str(path), soft_wrap=True)
+    except LeanFlwrError as error:
+        console.print(f"[bold red]error:[/] {error}", soft_wrap=True)
+        raise typer.Exit(2) from error
+
+
+if __name__ == "__main__":
+    typer.run(_main)

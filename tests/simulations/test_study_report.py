@@ -1,0 +1,107 @@
+"""The report of a study, over run folders written by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from simulations.study import StudyRun, read_grid
+from simulations.study_report import finished_runs, write_report
+
+_GRID = """
+base = "base.toml"
+
+[[method]]
+name = "dense"
+seeds = [1, 2]
+settings = { sparsity = 0.0, mask-ratio = 0.0 }
+
+[[method]]
+name = "sparse"
+seeds = [1]
+
+[[figure]]
+name = "both"
+methods = ["dense", "sparse", "not in the grid"]
+"""
+
+
+def _write_finished(run: StudyRun, accuracies: list[float]) -> None:
+    run.folder.mkdir(parents=True)
+    run.settings.save(run.folder / "config.toml")
+    rows = [
+        {
+            "round": number,
+            "accuracy": accuracy,
+            "loss": 1.0,
+            "sparsity": run.settings.zerofl.sparsity,
+            "uplink_bytes": 2_000_000 if number else 0,
+            "downlink_bytes": 4_000_000 if number else 0,
+            "train_seconds": 3.0,
+            "round_seconds": 2.0,
+            "nonzero_ratio": 0.25,
+            "mask_overlap": 0.9,
+            "failures": 0,
+        }
+        for number, accuracy in enumerate(accuracies)
+    ]
+    pd.DataFrame(rows).to_csv(run.folder / "rounds.csv", index=False)
+    clients = [
+        {
+            "round": number,
+            "partition_id": 0,
+            "uplink_bytes": 2_000_000,
+            "downlink_bytes": 4_000_000,
+            "train_seconds": 3.0,
+            "failure": "",
+        }
+        for number in range(1, len(accuracies))
+    ]
+    pd.DataFrame(clients).to_csv(run.folder / "clients.csv", index=False)
+    (run.folder / "model.npz").write_bytes(b"a model")
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> tuple[Path, Path]:
+    (tmp_path / "base.toml").write_text("rounds = 2\n")
+    grid = tmp_path / "grid.toml"
+    grid.write_text(_GRID)
+    runs = {(run.method, run.seed): run for run in read_grid(grid, tmp_path / "runs")}
+    _write_finished(runs["dense", 1], [0.1, 0.5, 0.7])
+    _write_finished(runs["dense", 2], [0.1, 0.6, 0.8])
+    return grid, tmp_path / "runs"
+
+
+def test_only_finished_runs_are_reported(study: tuple[Path, Path]) -> None:
+    grid, runs = study
+    finished = finished_runs(read_grid(grid, runs))
+    assert {method: [run.seed for run in done] for method, done in finished.items()} == {
+        "dense": [1, 2]
+    }
+
+
+def test_report_holds_tables_and_the_figures_of_the_grid(
+    study: tuple[Path, Path], tmp_path: Path
+) -> None:
+    grid, runs = study
+    out = tmp_path / "report"
+    written = write_report(grid, runs, out)
+    assert {path.name for path in written} == {
+        "summary.csv",
+        "summary.md",
+        "rounds.csv",
+        "both-by-round.png",
+        "both-by-megabytes.png",
+        "both-by-seconds.png",
+    }
+    assert all(path.stat().st_size > 0 for path in written)
+    summary = pd.read_csv(out / "summary.csv").iloc[0]
+    assert summary["method"] == "dense"
+    assert summary["seeds"] == 2
+    # Both rounds are among the last ten: (50 + 70) / 2 and (60 + 80) / 2.
+    assert summary["accuracy"] == pytest.approx(65.0)
+    rounds = pd.read_csv(out / "rounds.csv")
+    assert rounds["seed"].tolist() == [1, 1, 1, 2, 2, 2]
+    assert rounds["accuracy"].tolist() == [0.1, 0.5, 0.7, 0.1, 0.6, 0.8]
