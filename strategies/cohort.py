@@ -33,12 +33,13 @@ from flwr.server.client_proxy import ClientProxy
 from flwr.server.criterion import Criterion
 
 from strategies.metering import Meter
-from zerofl_flwr.errors import ClientFailedError, SettingsError
+from zerofl_flwr.errors import ClientFailedError, RoundFailedError, SettingsError
 
 _Result = TypeVar("_Result")
 Purpose = Literal["fit", "evaluate", "initialize"]
 _PURPOSE_SEEDS: dict[Purpose, int] = {"fit": 1, "evaluate": 2, "initialize": 3}
 _POLL_SECONDS = 0.1
+_PATIENCE_SECONDS = 86400
 _PROPERTY_WORKERS = 16
 
 
@@ -56,6 +57,7 @@ class Member(ClientProxy):
     def __init__(self, proxy: ClientProxy, partition_id: int) -> None:
         super().__init__(proxy.cid)
         self.node_id = getattr(proxy, "node_id", 0)
+        self.properties = proxy.properties
         self.proxy = proxy
         self.partition_id = partition_id
         self.meter: Meter | None = None
@@ -66,12 +68,10 @@ class Member(ClientProxy):
 
     def fit(self, ins: FitIns, timeout: float | None, group_id: int | None) -> FitRes:
         """Train; the size of both messages goes to the meter."""
-        if self.meter is not None:
-            self.meter.sent(self.partition_id, ins)
-        result = self._named(lambda: self.proxy.fit(ins, timeout, group_id))
-        if self.meter is not None:
-            self.meter.received(self.partition_id, result)
-        return result
+        meter = self.meter
+        if meter is None:
+            return self._named(lambda: self.proxy.fit(ins, timeout, group_id))
+        return self._named(lambda: self._metered(meter, ins, timeout, group_id))
 
     def evaluate(
         self, ins: EvaluateIns, timeout: float | None, group_id: int | None
@@ -97,11 +97,20 @@ class Member(ClientProxy):
         """Disconnect and perhaps reconnect later."""
         return self.proxy.reconnect(ins, timeout, group_id)
 
+    def _metered(
+        self, meter: Meter, ins: FitIns, timeout: float | None, group_id: int | None
+    ) -> FitRes:
+        meter.sent(self.partition_id, ins)
+        result = self.proxy.fit(ins, timeout, group_id)
+        meter.received(self.partition_id, result)
+        return result
+
     def _named(self, call: Callable[[], _Result]) -> _Result:
         try:
             return call()
         except Exception as error:  # whatever went wrong, the round must know whose it was
-            raise MemberFailedError(self.partition_id, str(error)) from error
+            reason = str(error) or type(error).__name__
+            raise MemberFailedError(self.partition_id, reason) from error
 
 
 class MemberFailedError(ClientFailedError):
@@ -140,15 +149,25 @@ class Cohort(ClientManager):
         purpose: Purpose,
         meter: Meter | None = None,
     ) -> Cohort:
-        """Point the cohort at a round, and bring its members up to date."""
-        self._manager, self._round, self._purpose, self._meter = (
-            manager,
-            server_round,
-            purpose,
-            meter,
-        )
-        self._wait(self._min_available, timeout=86400)
+        """Point the cohort at a round, and bring its members up to date.
+
+        Raises
+        ------
+        RoundFailedError
+            If fewer nodes than the cohort needs came within a day, Flower's own patience.
+        SettingsError, ClientFailedError
+            If a node tells no usable partition id.
+        """
+        self._manager, self._round, self._purpose = manager, server_round, purpose
+        self._meter = meter
+        if not self._wait(self._min_available, timeout=_PATIENCE_SECONDS):
+            raise RoundFailedError(
+                f"round {server_round}: {self._min_available} nodes are needed, "
+                f"{manager.num_available()} came within {_PATIENCE_SECONDS} seconds"
+            )
         self._refresh()
+        for member in self._members.values():
+            member.meter = None  # it holds its round's model, and would outlive it here
         return self
 
     def members(self) -> list[Member]:
@@ -163,7 +182,7 @@ class Cohort(ClientManager):
         """Return the available clients by Flower's client id, in partition order."""
         return {member.cid: member for member in self.members()}
 
-    def wait_for(self, num_clients: int, timeout: int = 86400) -> bool:
+    def wait_for(self, num_clients: int, timeout: int = _PATIENCE_SECONDS) -> bool:
         """Wait until at least ``num_clients`` nodes are there; False when time ran out."""
         reached = self._wait(num_clients, timeout)
         self._refresh()
@@ -225,8 +244,13 @@ class Cohort(ClientManager):
 
     def _refresh(self) -> None:
         """Drop who left, and ask who is new for the partition id."""
-        available = self._underlying().all()
-        self._members = {cid: m for cid, m in self._members.items() if cid in available}
+        available = dict(self._underlying().all())  # Flower changes it from another thread
+        # By object, not by id: who left and came back may hold other data.
+        self._members = {
+            cid: member
+            for cid, member in self._members.items()
+            if available.get(cid) is member.proxy
+        }
         new = [proxy for cid, proxy in available.items() if cid not in self._members]
         if not new:
             return

@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from typing import TypeVar
 
 import numpy as np
-from flwr.common import Parameters, ndarrays_to_parameters, parameters_to_ndarrays
+from flwr.common import (
+    EvaluateIns,
+    FitIns,
+    Parameters,
+    ndarrays_to_parameters,
+    parameters_to_ndarrays,
+)
+from flwr.server.client_proxy import ClientProxy
 from numpy.typing import NDArray
 
-from zerofl_flwr.errors import RoundFailedError
+from zerofl_flwr.csr_wire import csr_nbytes
+from zerofl_flwr.errors import RoundFailedError, SettingsError
 from zerofl_flwr.model_arrays import Array
 from zerofl_flwr.payload import Entry, SparseArray, TensorSpec, encode
 from zerofl_flwr.settings import RoundPlan
 from zerofl_flwr.topk import count_unmasked, topk_indices
 
-# CSR with the narrowest indices needs 6 bytes a float32 value, dense 4: no gain above this.
-_CSR_MAY_WIN_BELOW = 0.8
+_Instructions = TypeVar("_Instructions", FitIns, EvaluateIns)
 
 
 class GlobalModel:
@@ -32,9 +40,9 @@ class GlobalModel:
     arrays : list of ndarray
         The weights w_t that the round's clients start from.
     names : list of str
-        Layer names, from the clients' replies; positions as text until the first one.
+        Layer names, from the clients' replies; positions as text until one names them otherwise.
     masked : list of int
-        Positions whose uploads are sparse, from the clients' replies.
+        Positions whose uploads are sparse, from the first reply that had any.
     patterns : dict of int to ndarray
         Flat positions of the weights that a frozen mask keeps, by position; empty until frozen.
     """
@@ -56,8 +64,13 @@ class GlobalModel:
         """Number of values that a reply must hold at each frozen position."""
         return {position: len(pattern) for position, pattern in self.patterns.items()}
 
-    def load(self, parameters: Parameters, plan: RoundPlan) -> None:
+    def load(self, parameters: Parameters, plan: RoundPlan) -> Parameters:
         """Take the round's global model, and freeze its masks when the plan says so.
+
+        Returns
+        -------
+        flwr.common.Parameters
+            The model that the round starts from: `parameters`, or what frozen masks leave of them.
 
         Raises
         ------
@@ -66,22 +79,25 @@ class GlobalModel:
         """
         self.arrays = parameters_to_ndarrays(parameters)
         if len(self.names) != len(self.arrays):
-            self.names = [str(position) for position in range(len(self.arrays))]
-        if plan.frozen and not self.patterns:
-            if not self.masked:
-                raise RoundFailedError(
-                    f"round {plan.server_round}: the mask is to be frozen, but no reply so far "
-                    "had a masked layer"
-                )
-            for position in self.masked:
-                array = self.arrays[position]
-                kept = count_unmasked(array.size, plan.sparsity)
-                self.patterns[position] = topk_indices(array, kept)
+            self.names = _names_by_position(len(self.arrays))
+        if not plan.frozen:
+            self.patterns = {}
+            return parameters
+        if not self.patterns:
+            self._freeze(plan)
         self.arrays = self.pruned(self.arrays)
+        return ndarrays_to_parameters(self.arrays)
 
-    def name_layers(self, names: Sequence[str], masked: Sequence[int]) -> None:
-        """Learn names and masked positions from a good reply."""
-        self.names, self.masked = list(names), list(masked)
+    def learn(self, names: Sequence[str], masked: Sequence[int]) -> None:
+        """Take names and masked positions from a good reply.
+
+        What an earlier reply told stays, so that clients that mask nothing, or know their arrays by
+        position only, do not undo it from round to round.
+        """
+        if self.names == _names_by_position(len(self.arrays)):
+            self.names = list(names)
+        if not self.masked:
+            self.masked = list(masked)
 
     def pruned(self, arrays: list[Array]) -> list[Array]:
         """Set everything outside the frozen patterns to zero; without them, change nothing."""
@@ -89,7 +105,8 @@ class GlobalModel:
             return arrays
         result = list(arrays)
         for position, pattern in self.patterns.items():
-            kept = np.zeros_like(result[position])
+            # Not zeros_like: of a Fortran-ordered array, reshape would make a copy.
+            kept = np.zeros(result[position].shape, result[position].dtype)
             kept.reshape(-1)[pattern] = result[position].reshape(-1)[pattern]
             result[position] = kept
         return result
@@ -116,20 +133,42 @@ class GlobalModel:
         """Encode a global model for the clients.
 
         Lossless: a decoded model has the same bits. Frozen layers always travel as CSR, whose
-        positions are the pattern that the clients are to train. A model in which nothing would
-        shrink goes out as Flower's own dense list.
+        positions are the pattern that the clients are to train. A model that would not shrink as a
+        whole, headers included, goes out as Flower's own dense list.
         """
         if not (self._sparse_downlink or self.patterns):
             return parameters
-        arrays = self.pruned(parameters_to_ndarrays(parameters))
+        arrays = parameters_to_ndarrays(parameters)
+        names = self.names
+        if len(names) != len(arrays):
+            names = _names_by_position(len(arrays))
         entries = [
             Entry(name, self._outgoing(position, array))
-            for position, (name, array) in enumerate(zip(self.names, arrays, strict=True))
+            for position, (name, array) in enumerate(zip(names, arrays, strict=True))
         ]
-        if not any(isinstance(entry.data, SparseArray) for entry in entries):
-            return parameters
         payload = encode(entries, {"round": plan.server_round}, force_csr=bool(self.patterns))
-        return ndarrays_to_parameters(payload)
+        encoded = ndarrays_to_parameters(payload)
+        if self.patterns or _num_bytes(encoded) < _num_bytes(parameters):
+            return encoded
+        return parameters
+
+    def outgoing(
+        self, pairs: Sequence[tuple[ClientProxy, _Instructions]], plan: RoundPlan
+    ) -> list[tuple[ClientProxy, _Instructions]]:
+        """Encode what a strategy wants to send, each model once, and put the plan beside it.
+
+        Instructions that several clients share stay one object.
+        """
+        downlinks: dict[int, Parameters] = {}
+        prepared: dict[int, _Instructions] = {}
+        for _, wanted in pairs:
+            model = wanted.parameters
+            if id(model) not in downlinks:
+                downlinks[id(model)] = self.downlink(model, plan)
+            if id(wanted) not in prepared:
+                config = {**wanted.config, **plan.to_config()}
+                prepared[id(wanted)] = type(wanted)(downlinks[id(model)], config)
+        return [(client, prepared[id(wanted)]) for client, wanted in pairs]
 
     def state_arrays(self) -> dict[str, Array]:
         """Return names, masked positions and patterns as arrays, for a checkpoint."""
@@ -138,7 +177,15 @@ class GlobalModel:
         return {"names": names, "masked": np.array(self.masked, dtype=np.int64), **patterns}
 
     def load_state_arrays(self, state: Mapping[str, Array]) -> None:
-        """Take back what :meth:`state_arrays` returned."""
+        """Take back what :meth:`state_arrays` returned.
+
+        Raises
+        ------
+        SettingsError
+            If the state is another object's.
+        """
+        if missing := {"names", "masked"} - set(state):
+            raise SettingsError(f"this is not ZeroFL's state: {sorted(missing)} are not in it")
         self.names = json.loads(state["names"].tobytes())
         self.masked = [int(position) for position in state["masked"]]
         self.patterns = {
@@ -147,6 +194,17 @@ class GlobalModel:
             if name.startswith("pattern/")
         }
 
+    def _freeze(self, plan: RoundPlan) -> None:
+        if not self.masked:
+            raise RoundFailedError(
+                f"round {plan.server_round}: the mask is to be frozen, but no reply so far "
+                "had a masked layer"
+            )
+        for position in self.masked:
+            array = self.arrays[position]
+            kept = count_unmasked(array.size, plan.sparsity)
+            self.patterns[position] = topk_indices(array, kept)
+
     def _outgoing(self, position: int, array: Array) -> Array | SparseArray:
         if position in self.patterns:
             pattern = self.patterns[position]
@@ -154,6 +212,14 @@ class GlobalModel:
         floating = np.issubdtype(array.dtype, np.floating)
         if self.patterns or not (self._sparse_downlink and floating and array.ndim >= 2):
             return array
-        if np.count_nonzero(array) > _CSR_MAY_WIN_BELOW * array.size:
+        if csr_nbytes(array.shape, array.dtype, int(np.count_nonzero(array))) >= array.nbytes:
             return array
         return SparseArray.from_dense(array)
+
+
+def _num_bytes(parameters: Parameters) -> int:
+    return sum(len(tensor) for tensor in parameters.tensors)
+
+
+def _names_by_position(count: int) -> list[str]:
+    return [str(position) for position in range(count)]

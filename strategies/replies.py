@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import reprlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from flwr.common import FitRes
@@ -12,7 +14,7 @@ from flwr.server.client_proxy import ClientProxy
 
 from strategies.cohort import Member, MemberFailedError
 from zerofl_flwr.errors import PayloadError
-from zerofl_flwr.payload import Entry, NotSent, Payload, TensorSpec, Values, decode
+from zerofl_flwr.payload import Entry, MetaValue, NotSent, Payload, TensorSpec, Values, decode
 from zerofl_flwr.settings import RoundPlan
 
 # Far above any real data set; a reply that claims more would drown everybody else's.
@@ -29,6 +31,14 @@ class Reply:
 
     member: Member
     result: FitRes
+
+
+@dataclass(frozen=True, eq=False)
+class Update:
+    """What a reply holds: an entry per array of the model, and which arrays its client masks."""
+
+    entries: list[Entry]
+    masked: list[int]
 
 
 @dataclass(frozen=True)
@@ -65,7 +75,7 @@ class ReplyChecker:
         dense = sum(math.prod(spec.shape) * spec.dtype.itemsize for spec in specs)
         self._max_bytes = dense + _HEADER_BYTES_PER_LAYER * len(specs) + _HEADER_BYTES
 
-    def decode(self, reply: Reply) -> Payload:
+    def decode(self, reply: Reply) -> Update:
         """Decode one reply.
 
         Raises
@@ -75,51 +85,84 @@ class ReplyChecker:
         """
         sender = str(reply.member)
         _check_examples(reply.result.num_examples, sender)
-        payload = decode(
-            reply.result.parameters.tensors,
-            self._specs,
-            sender=sender,
-            pattern_sizes=self._pattern_sizes or None,
-            max_bytes=self._max_bytes,
-        )
-        self._check_round(payload, sender)
+        payload = self._read(reply.result.parameters.tensors, sender)
+        self._check_round(payload.meta.get("round"), sender)
+        masked = self._masked_positions(payload.meta.get("masked"), sender)
         for position, entry in enumerate(payload.entries):
-            self._check_content(position, entry, sender)
-        masked_positions(payload, sender)
-        return payload
+            self._check_encoding(position, entry, sender, is_masked=position in masked)
+            self._check_content(entry, sender)
+        return Update(payload.entries, masked)
 
-    def _check_round(self, payload: Payload, sender: str) -> None:
-        came = payload.meta.get("round")
+    def _read(self, tensors: Sequence[bytes], sender: str) -> Payload:
+        try:
+            return decode(
+                tensors,
+                self._specs,
+                sender=sender,
+                pattern_sizes=self._pattern_sizes or None,
+                max_bytes=self._max_bytes,
+            )
+        except PayloadError as error:
+            if error.field != "header":
+                raise
+            raise PayloadError(
+                f"{error.reason}; only a ZeroFLClient, or a client with the mod sparse_uplink, "
+                "sends what ZeroFL can read",
+                sender=sender,
+                field="header",
+            ) from error
+
+    def _check_round(self, came: MetaValue | None, sender: str) -> None:
         if came != self._plan.server_round or isinstance(came, bool):
             raise PayloadError(
-                f"expected a reply to round {self._plan.server_round}, got one to round {came!r}",
+                f"expected a reply to round {self._plan.server_round}, got one to round "
+                f"{reprlib.repr(came)}",
                 sender=sender,
                 field="round",
             )
 
-    def _check_content(self, position: int, entry: Entry, sender: str) -> None:
-        if isinstance(entry.data, NotSent) and np.issubdtype(entry.data.dtype, np.floating):
+    def _masked_positions(self, came: MetaValue | None, sender: str) -> list[int]:
+        parts = came.split(",") if isinstance(came, str) and came else []
+        count = len(self._specs)
+        if not isinstance(came, str) or not all(
+            part.isascii() and part.isdigit() and len(part) < 10 and int(part) < count
+            for part in parts
+        ):
             raise PayloadError(
-                "a tensor of weights was left out; only integer tensors may be",
+                f"expected positions of masked arrays below {count}, got {reprlib.repr(came)}",
                 sender=sender,
-                layer=entry.name,
-                field="encoding",
+                field="masked",
             )
-        partial = entry.sparse or isinstance(entry.data, Values)
-        expected = "difference" if partial and self._plan.rule != "top-k-weights" else "weights"
+        positions = sorted({int(part) for part in parts})
+        for position in positions:
+            if not _is_float(self._specs[position].dtype):
+                raise PayloadError(
+                    f"array {position} is {self._specs[position].dtype}; only floats can be masked",
+                    sender=sender,
+                    field="masked",
+                )
+        return positions
+
+    def _check_encoding(self, position: int, entry: Entry, sender: str, *, is_masked: bool) -> None:
+        fault = ""
+        if _is_float(self._specs[position].dtype) == isinstance(entry.data, NotSent):
+            fault = "tensors of weights must be sent, and integer tensors left out"
+        elif _is_partial(entry) and not is_masked:
+            fault = "only a part came of an array that the reply does not name as masked"
+        elif position in self._pattern_sizes and not isinstance(entry.data, Values):
+            fault = "the mask is frozen: expected values at its positions only"
+        if fault:
+            raise PayloadError(fault, sender=sender, layer=entry.name, field="encoding")
+
+    def _check_content(self, entry: Entry, sender: str) -> None:
+        differences = _is_partial(entry) and self._plan.rule != "top-k-weights"
+        expected = "difference" if differences else "weights"
         if entry.content != expected:
             raise PayloadError(
                 f"expected {expected} under rule {self._plan.rule}, got {entry.content}",
                 sender=sender,
                 layer=entry.name,
                 field="content",
-            )
-        if position in self._pattern_sizes and not isinstance(entry.data, Values):
-            raise PayloadError(
-                "the mask is frozen: expected values at its positions only",
-                sender=sender,
-                layer=entry.name,
-                field="encoding",
             )
 
 
@@ -132,28 +175,6 @@ def sort_replies(
     refusals = [_refusal(failure) for failure in failures]
     refusals.sort(key=lambda refusal: -1 if refusal.partition_id is None else refusal.partition_id)
     return replies, refusals
-
-
-def masked_positions(payload: Payload, sender: str) -> list[int]:
-    """Return which of its arrays a client masks, as its payload says.
-
-    Raises
-    ------
-    PayloadError
-        If that is not a list of positions in the model.
-    """
-    text = payload.meta.get("masked")
-    parts = text.split(",") if isinstance(text, str) and text else []
-    count = len(payload.entries)
-    if not isinstance(text, str) or not all(
-        part.isascii() and part.isdigit() and len(part) < 10 and int(part) < count for part in parts
-    ):
-        raise PayloadError(
-            f"expected positions of masked arrays below {count}, got {text!r}",
-            sender=sender,
-            field="masked",
-        )
-    return sorted({int(part) for part in parts})
 
 
 def keep_good(replies: Sequence[Reply], checker: ReplyChecker) -> tuple[list[Reply], list[Refusal]]:
@@ -173,6 +194,30 @@ def keep_good(replies: Sequence[Reply], checker: ReplyChecker) -> tuple[list[Rep
             continue
         good.append(reply)
     return good, refused
+
+
+def name_missing(
+    asked: Sequence[Member], good: Sequence[Reply], refusals: Sequence[Refusal]
+) -> list[Refusal]:
+    """Add to the refusals who was asked and neither replied nor failed by name.
+
+    A failure that Flower left nameless is one of the missing clients'. With one of each, it gets
+    its name; otherwise all that can be said of each is that it may be one of those failures.
+    """
+    named = [refusal for refusal in refusals if refusal.partition_id is not None]
+    nameless = [refusal for refusal in refusals if refusal.partition_id is None]
+    known = {refusal.partition_id for refusal in named}
+    known |= {reply.member.partition_id for reply in good}
+    missing = [member for member in asked if member.partition_id not in known]
+    reasons = "; ".join(refusal.reason for refusal in nameless)
+    if not nameless:
+        reason = "no reply"
+    elif len(missing) == len(nameless) == 1:
+        reason = reasons
+    else:
+        reason = f"no reply, or one of these failures without a name: {reasons}"
+    found = [Refusal(member.partition_id, f"{member}: {reason}") for member in missing]
+    return [*nameless[len(missing) :], *named, *found]
 
 
 def _check_examples(num_examples: object, sender: str) -> None:
@@ -198,3 +243,11 @@ def _refusal(failure: Failure) -> Refusal:
     proxy, result = failure
     member = _member(proxy)
     return Refusal(member.partition_id, f"{member}: {result.status.message or 'no reason given'}")
+
+
+def _is_float(dtype: np.dtype[Any]) -> bool:
+    return np.issubdtype(dtype, np.floating)
+
+
+def _is_partial(entry: Entry) -> bool:
+    return entry.sparse or isinstance(entry.data, Values)

@@ -70,19 +70,31 @@ def strategy_state(strategy: Strategy) -> State:
 
 
 def load_strategy_state(strategy: Strategy, state: Mapping[str, Array]) -> None:
-    """Put a state of :func:`strategy_state` back into a newly built strategy."""
+    """Put a state of :func:`strategy_state` back into a newly built strategy.
+
+    Raises
+    ------
+    SettingsError
+        If nobody can load the strategy's state, or the state is that of another kind of strategy.
+    """
     check_resumable(strategy)
     if isinstance(strategy, Resumable):
         strategy.load_state_arrays(state)
     elif isinstance(strategy, FedAvgM):
+        _check_parts(strategy, state, "momentum", "current")
         strategy.momentum_vector = _listed("momentum", state)
-        current = _listed("current", state)
-        if current is not None:
+        if (current := _listed("current", state)) is not None:
             strategy.initial_parameters = ndarrays_to_parameters(current)
     elif isinstance(strategy, FedAdagrad | FedAdam | FedYogi):
-        strategy.current_weights = _listed("current", state) or strategy.current_weights
+        _check_parts(strategy, state, "current", "first_moment", "second_moment")
+        current = _listed("current", state)
+        if current is None:
+            raise SettingsError(f"the state holds no weights of {type(strategy).__name__}")
+        strategy.current_weights = current
         strategy.m_t = _listed("first_moment", state)
         strategy.v_t = _listed("second_moment", state)
+    else:
+        _check_parts(strategy, state)
 
 
 def prefixed(prefix: str, state: Mapping[str, Any]) -> dict[str, Any]:
@@ -107,3 +119,11 @@ def _numbered(name: str, arrays: list[Array] | None) -> State:
 def _listed(name: str, state: Mapping[str, Array]) -> list[Array] | None:
     part = unprefixed(name, state)
     return [part[key] for key in sorted(part)] or None
+
+
+def _check_parts(strategy: Strategy, state: Mapping[str, Array], *known: str) -> None:
+    if unknown := {name.partition("/")[0] for name in state} - set(known):
+        raise SettingsError(
+            f"the state holds {', '.join(sorted(unknown))}, which {type(strategy).__name__} does "
+            "not have: it was saved with another strategy"
+        )

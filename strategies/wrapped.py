@@ -14,7 +14,6 @@ from flwr.common import (
     Scalar,
     Status,
     ndarrays_to_parameters,
-    parameters_to_ndarrays,
 )
 from flwr.server.strategy import (
     Bulyan,
@@ -22,6 +21,9 @@ from flwr.server.strategy import (
     DifferentialPrivacyClientSideFixedClipping,
     DifferentialPrivacyServerSideAdaptiveClipping,
     DifferentialPrivacyServerSideFixedClipping,
+    DPFedAvgFixed,
+    FaultTolerantFedAvg,
+    FedAvgAndroid,
     FedMedian,
     FedTrimmedAvg,
     FedXgbBagging,
@@ -44,13 +46,19 @@ _NEED_EVERY_REPLY = (
     DifferentialPrivacyClientSideFixedClipping,
     DifferentialPrivacyServerSideAdaptiveClipping,
     DifferentialPrivacyServerSideFixedClipping,
+    DPFedAvgFixed,  # DPFedAvgAdaptive is a subclass
+    FaultTolerantFedAvg,  # counts how many of the clients replied
     FedMedian,
     FedTrimmedAvg,
     Krum,
     QFedAvg,
 )
-# These do not average arrays of weights at all.
-_NOT_FOR_WEIGHTS = (FedXgbBagging, FedXgbCyclic, FedXgbNnAvg)
+_NOT_FOR_WEIGHTS: dict[type[Strategy], str] = {
+    FedXgbBagging: "aggregates boosted trees, not weights",
+    FedXgbCyclic: "aggregates boosted trees, not weights",
+    FedXgbNnAvg: "aggregates boosted trees, not weights",
+    FedAvgAndroid: "reads raw bytes, not numpy arrays",
+}
 
 
 def check_can_wrap(strategy: Strategy, *, per_client: bool) -> None:
@@ -63,9 +71,10 @@ def check_can_wrap(strategy: Strategy, *, per_client: bool) -> None:
     """
     name = type(strategy).__name__
     if not isinstance(strategy, Strategy):
-        raise SettingsError(f"ZeroFL wraps a flwr.server.strategy.Strategy; got {name}")
-    if isinstance(strategy, _NOT_FOR_WEIGHTS):
-        raise SettingsError(f"{name} aggregates boosted trees, not weights: ZeroFL cannot wrap it")
+        raise SettingsError(f"ZeroFL wraps a flwr.server.strategy.Strategy; got {strategy!r}")
+    for kind, reason in _NOT_FOR_WEIGHTS.items():
+        if isinstance(strategy, kind):
+            raise SettingsError(f"{name} {reason}: ZeroFL cannot wrap it")
     if isinstance(strategy, _NEED_EVERY_REPLY) and not per_client:
         raise SettingsError(
             f"{name} needs every client's own reply, and ZeroFL hands over only their mean: "
@@ -82,7 +91,7 @@ def aggregate_mean(
 ) -> tuple[Parameters | None, dict[str, Scalar]]:
     """Give the wrapped strategy the mean as one reply that carries everybody's samples."""
     total = sum(reply.result.num_examples for reply in replies)
-    combined = FitRes(Status(Code.OK, "mean"), ndarrays_to_parameters(mean), total, {})
+    combined = FitRes(Status(Code.OK, "mean"), _handed_over(mean), total, {})
     with _every_clients_metrics(strategy, replies):
         return strategy.aggregate_fit(server_round, [(replies[0].member, combined)], list(failures))
 
@@ -100,7 +109,7 @@ def aggregate_each(
             reply.member,
             FitRes(
                 reply.result.status,
-                ndarrays_to_parameters(arrays),
+                _handed_over(arrays),
                 reply.result.num_examples,
                 reply.result.metrics,
             ),
@@ -110,33 +119,58 @@ def aggregate_each(
     return strategy.aggregate_fit(server_round, results, list(failures))  # type: ignore[arg-type]
 
 
-def checked_model(
-    parameters: Parameters | None,
-    specs: Sequence[TensorSpec],
-    names: Sequence[str],
-    server_round: int,
-    strategy: Strategy,
-) -> list[Array]:
-    """Return the wrapped strategy's new model in the model's own dtypes, or refuse it.
+def in_own_dtypes(arrays: Sequence[Array], specs: Sequence[TensorSpec], origin: str) -> list[Array]:
+    """Cast a strategy's arrays back to the model's dtypes (FedAdam returns float64).
+
+    What does not fit becomes infinite without a warning: see :func:`check_finite`.
 
     Raises
     ------
     RoundFailedError
-        If there is no model, a shape changed, or a value is not finite.
+        If the shapes are not the model's; names `origin`, where the arrays come from.
     """
-    name = type(strategy).__name__
-    if parameters is None:
-        raise RoundFailedError(f"round {server_round}: {name} gave no model")
-    arrays = parameters_to_ndarrays(parameters)
-    if [array.shape for array in arrays] != [spec.shape for spec in specs]:
-        raise RoundFailedError(f"round {server_round}: {name} changed the shapes of the model")
-    for layer, array in zip(names, arrays, strict=True):
+    came, expected = [array.shape for array in arrays], [spec.shape for spec in specs]
+    if came != expected:
+        raise RoundFailedError(f"{origin} has shapes {came}; expected the model's {expected}")
+    with np.errstate(over="ignore", invalid="ignore"):
+        return [
+            array.astype(spec.dtype, copy=False) for array, spec in zip(arrays, specs, strict=True)
+        ]
+
+
+def check_finite(arrays: Sequence[Array], names: Sequence[str], origin: str) -> None:
+    """Refuse arrays that hold NaN or infinity.
+
+    Raises
+    ------
+    RoundFailedError
+        Naming `origin`, where the arrays come from, and the first such layer.
+    """
+    for name, array in zip(names, arrays, strict=True):
         if not np.isfinite(array).all():
             raise RoundFailedError(
-                f"round {server_round}: the aggregate of layer {layer} is not finite after {name}; "
+                f"{origin} is not finite in layer {name}; "
                 "the model of the round before stays the last good one"
             )
-    return [array.astype(spec.dtype, copy=False) for array, spec in zip(arrays, specs, strict=True)]
+
+
+def _handed_over(arrays: Sequence[Array]) -> Parameters:
+    """Serialize arrays in dtypes that strategies can compute with, float32 and int64 at least.
+
+    In half precision, and in the roots that numpy takes of bytes, a server optimizer's small
+    constants vanish; and bools cannot be subtracted.
+    """
+    return ndarrays_to_parameters(
+        [
+            array.astype(
+                np.promote_types(array.dtype, np.float32)
+                if np.issubdtype(array.dtype, np.floating)
+                else np.int64,
+                copy=False,
+            )
+            for array in arrays
+        ]
+    )
 
 
 @contextmanager

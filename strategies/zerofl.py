@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import difflib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from logging import WARNING
 from typing import Any
 
 from flwr.common import (
+    Code,
     EvaluateIns,
     EvaluateRes,
     FitIns,
@@ -14,14 +16,13 @@ from flwr.common import (
     GetParametersIns,
     Parameters,
     Scalar,
-    ndarrays_to_parameters,
 )
 from flwr.common.logger import log
 from flwr.server.client_manager import ClientManager
 from flwr.server.client_proxy import ClientProxy
 from flwr.server.strategy import FedAvg, Strategy
 
-from strategies.accumulator import MeanAccumulator
+from strategies.aggregation import Aggregation
 from strategies.cohort import Cohort, Member
 from strategies.downlink import GlobalModel
 from strategies.mask_report import MaskHistory
@@ -32,19 +33,13 @@ from strategies.replies import (
     Reply,
     ReplyChecker,
     keep_good,
-    masked_positions,
+    name_missing,
     sort_replies,
 )
 from strategies.reports import RoundReport, client_reports
-from strategies.state import (
-    State,
-    load_strategy_state,
-    prefixed,
-    strategy_state,
-    unprefixed,
-)
-from strategies.wrapped import aggregate_each, aggregate_mean, check_can_wrap, checked_model
-from zerofl_flwr.errors import RoundFailedError, SettingsError
+from strategies.state import State, load_strategy_state, prefixed, strategy_state, unprefixed
+from strategies.wrapped import check_can_wrap
+from zerofl_flwr.errors import ClientFailedError, RoundFailedError, SettingsError
 from zerofl_flwr.model_arrays import Array
 from zerofl_flwr.settings import RoundPlan, ZeroFLSettings
 
@@ -85,7 +80,8 @@ class ZeroFL(Strategy):
 
     BatchNorm statistics (arrays named ``running_mean`` and ``running_var``) take the plain mean
     also under a server optimizer, which could drive a variance below zero; integer arrays such as
-    ``num_batches_tracked`` keep the server's value.
+    ``num_batches_tracked`` keep the server's value. Names come from the replies, and the mod knows
+    none: with it alone, statistics go through the optimizer like any other array.
 
     Examples
     --------
@@ -106,8 +102,7 @@ class ZeroFL(Strategy):
         super().__init__()
         if settings is not None and options:
             raise SettingsError(f"give settings or {sorted(options)}, not both")
-        if unknown := set(options) - set(ZeroFLSettings.__dataclass_fields__):
-            raise SettingsError(f"ZeroFL has no setting {', '.join(sorted(unknown))}")
+        _check_known(options)
         self.settings = settings or ZeroFLSettings(**options)
         self.strategy = strategy if strategy is not None else FedAvg()
         check_can_wrap(self.strategy, per_client=self.settings.per_client)
@@ -127,13 +122,25 @@ class ZeroFL(Strategy):
         )
 
     def initialize_parameters(self, client_manager: ClientManager) -> Parameters | None:
-        """Take the wrapped strategy's initial model, or the first partition's."""
+        """Take the wrapped strategy's initial model, or the first partition's.
+
+        Raises
+        ------
+        ClientFailedError
+            If neither has one.
+        """
         cohort = self._cohort.at(client_manager, 0, "initialize")
         parameters = self.strategy.initialize_parameters(cohort)
-        if parameters is None:
-            first = cohort.members()[0]
-            parameters = first.get_parameters(GetParametersIns({}), None, None).parameters
-        return parameters
+        if parameters is not None:
+            return parameters
+        first = cohort.members()[0]
+        answer = first.get_parameters(GetParametersIns({}), None, None)
+        if answer.status.code != Code.OK:
+            raise ClientFailedError(
+                f"{first} did not tell the initial model: {answer.status.message}; "
+                "give the wrapped strategy initial_parameters"
+            )
+        return answer.parameters
 
     def configure_fit(
         self, server_round: int, parameters: Parameters, client_manager: ClientManager
@@ -148,7 +155,7 @@ class ZeroFL(Strategy):
         plan = self.settings.plan(server_round)
         self._meter = Meter()
         cohort = self._cohort.at(client_manager, server_round, "fit", self._meter)
-        self.model.load(parameters, plan)
+        parameters = self.model.load(parameters, plan)
         pairs = self.strategy.configure_fit(server_round, parameters, cohort)
         if not pairs:
             raise RoundFailedError(
@@ -156,18 +163,7 @@ class ZeroFL(Strategy):
                 f"{cohort.num_available()} available"
             )
         self._asked = [client for client, _ in pairs if isinstance(client, Member)]
-        downlink = self.model.downlink(parameters, plan)
-        prepared: dict[int, FitIns] = {}
-        for _, instructions in pairs:
-            if id(instructions) not in prepared:
-                config = {**instructions.config, **plan.to_config()}
-                prepared[id(instructions)] = FitIns(
-                    downlink
-                    if instructions.parameters is parameters
-                    else self.model.downlink(instructions.parameters, plan),
-                    config,
-                )
-        return [(client, prepared[id(instructions)]) for client, instructions in pairs]
+        return self.model.outgoing(pairs, plan)
 
     def aggregate_fit(
         self,
@@ -193,15 +189,13 @@ class ZeroFL(Strategy):
         replies, refusals = sort_replies(results, failures)
         checker = ReplyChecker(self.model.specs, plan, self.model.pattern_sizes)
         good, refused = keep_good(replies, checker)
-        refusals = self._with_missing([*refusals, *refused], good)
+        refusals = name_missing(self._asked, good, [*refusals, *refused])
         self._judge(server_round, good, refusals)
-        first = checker.decode(good[0])
-        self.model.name_layers(
-            [entry.name for entry in first.entries], masked_positions(first, str(good[0].member))
-        )
         all_failures = [*failures, *(RoundFailedError(refusal.reason) for refusal in refused)]
-        parameters, metrics = self._aggregate(server_round, good, checker, all_failures)
+        aggregation = Aggregation(self.strategy, self.model, checker, self.settings)
+        parameters, metrics = aggregation.run(server_round, good, all_failures)
         report = self._report(plan, good, refusals)
+        self._meter, self._asked = Meter(), []  # the meter holds the messages that went down
         if self.on_round is not None:
             self.on_round(report)
         return parameters, {**report.metrics(), **metrics}
@@ -213,13 +207,7 @@ class ZeroFL(Strategy):
         plan = self.settings.plan(server_round)
         cohort = self._cohort.at(client_manager, server_round, "evaluate")
         pairs = self.strategy.configure_evaluate(server_round, parameters, cohort)
-        if not pairs:
-            return []
-        downlink = self.model.downlink(parameters, plan)
-        return [
-            (client, EvaluateIns(downlink, {**instructions.config, **plan.to_config()}))
-            for client, instructions in pairs
-        ]
+        return self.model.outgoing(pairs, plan)
 
     def aggregate_evaluate(
         self,
@@ -253,15 +241,6 @@ class ZeroFL(Strategy):
         self.masks.packed = unprefixed("mask", state)
         self.model.load_state_arrays(unprefixed("model", state))
 
-    def _with_missing(self, refusals: list[Refusal], good: Sequence[Reply]) -> list[Refusal]:
-        """Add who was asked and neither replied nor failed by name."""
-        known = {refusal.partition_id for refusal in refusals}
-        known |= {reply.member.partition_id for reply in good}
-        missing = [m for m in self._asked if m.partition_id not in known]
-        if None in known:  # nameless failures stand for some of the missing
-            missing = missing[sum(refusal.partition_id is None for refusal in refusals) :]
-        return [*refusals, *(Refusal(m.partition_id, f"{m}: no reply") for m in missing)]
-
     def _judge(self, server_round: int, good: Sequence[Reply], refusals: Sequence[Refusal]) -> None:
         for refusal in refusals:
             log(WARNING, "round %d: %s", server_round, refusal.reason)
@@ -274,44 +253,6 @@ class ZeroFL(Strategy):
                 f"{self.settings.min_replies} needed. {reasons}"
             )
 
-    def _aggregate(
-        self,
-        server_round: int,
-        good: Sequence[Reply],
-        checker: ReplyChecker,
-        failures: Sequence[Failure],
-    ) -> tuple[Parameters, dict[str, Scalar]]:
-        """Make the new global model, and remember it."""
-        model = self.model
-        mean: list[Array] | None = None
-        if self.settings.per_client:
-            parameters, metrics = aggregate_each(
-                self.strategy, server_round, self._densified(good, checker), good, failures
-            )
-        else:
-            accumulator = self._accumulator(sum(reply.result.num_examples for reply in good))
-            for reply in good:
-                accumulator.add(checker.decode(reply).entries, reply.result.num_examples)
-            mean = accumulator.result()
-            parameters, metrics = aggregate_mean(self.strategy, server_round, mean, good, failures)
-        arrays = checked_model(parameters, model.specs, model.names, server_round, self.strategy)
-        model.arrays = model.pruned(model.with_kept(arrays, mean))
-        return ndarrays_to_parameters(model.arrays), metrics
-
-    def _accumulator(self, total_examples: int) -> MeanAccumulator:
-        return MeanAccumulator(
-            self.model.arrays,
-            total_examples,
-            senders_only=self.settings.aggregation == "senders",
-            patterns=self.model.patterns,
-        )
-
-    def _densified(self, good: Sequence[Reply], checker: ReplyChecker) -> Iterator[list[Array]]:
-        for reply in good:
-            accumulator = self._accumulator(reply.result.num_examples)
-            accumulator.add(checker.decode(reply).entries, reply.result.num_examples)
-            yield accumulator.result()
-
     def _report(
         self, plan: RoundPlan, good: Sequence[Reply], refusals: Sequence[Refusal]
     ) -> RoundReport:
@@ -319,3 +260,11 @@ class ZeroFL(Strategy):
         layers = self.masks.report(model.names, model.arrays, model.masked, plan.sparsity)
         clients = client_reports(good, refusals, self._meter)
         return RoundReport(plan, clients, layers, self.masks.masks(layers))
+
+
+def _check_known(options: Iterable[str]) -> None:
+    known = list(ZeroFLSettings.__dataclass_fields__)
+    for name in options:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1, cutoff=0.0)[0]
+            raise SettingsError(f"ZeroFL has no setting {name!r}; the nearest is {near!r}")

@@ -1,0 +1,299 @@
+"""Who takes part depends on partition ids, seed, round and purpose, and on nothing else."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from flwr.common import (
+    Code,
+    EvaluateIns,
+    FitIns,
+    FitRes,
+    GetParametersIns,
+    GetPropertiesIns,
+    GetPropertiesRes,
+    Parameters,
+    ReconnectIns,
+    Scalar,
+    Status,
+)
+from flwr.server.client_manager import SimpleClientManager
+from flwr.server.client_proxy import ClientProxy
+from flwr.server.criterion import Criterion
+from hypothesis import given
+from hypothesis import strategies as st
+
+from strategies import cohort as cohort_module
+from strategies.cohort import Cohort, Member, MemberFailedError, Purpose
+from strategies.metering import Meter
+from tests.strategies.federation import Node, managed, partition_of
+from zerofl_flwr.errors import ClientFailedError, RoundFailedError, SettingsError
+
+NOTHING = FitIns(Parameters([], ""), {})
+
+
+def partitions(clients: Sequence[ClientProxy]) -> list[int]:
+    return [partition_of(client) for client in clients]
+
+
+def sample(
+    manager: SimpleClientManager,
+    count: int = 4,
+    *,
+    seed: int = 1,
+    server_round: int = 1,
+    purpose: Purpose = "fit",
+) -> list[int]:
+    return partitions(Cohort(seed).at(manager, server_round, purpose).sample(count))
+
+
+def nodes(order: Sequence[int] = range(20), offset: int = 1000) -> list[Node]:
+    return [Node(i, cid=str((offset * (i + 7)) ^ 0x5A5A)) for i in order]
+
+
+def test_the_same_seed_and_round_give_the_same_clients() -> None:
+    assert sample(managed(nodes())) == sample(managed(nodes()))
+    cohort, manager = Cohort(1), managed(nodes())
+    first = partitions(cohort.at(manager, 1, "fit").sample(4))
+    cohort.at(manager, 2, "fit").sample(4)
+    assert partitions(cohort.at(manager, 1, "fit").sample(4)) == first
+
+
+def test_seeds_rounds_and_purposes_differ() -> None:
+    manager = managed(nodes())
+    purposes: list[Purpose] = ["fit", "evaluate", "initialize"]
+    samples = {
+        (seed, server_round, purpose): tuple(
+            sample(manager, seed=seed, server_round=server_round, purpose=purpose)
+        )
+        for seed in (0, 1, -1, 2**63)
+        for server_round in (1, 2, 3)
+        for purpose in purposes
+    }
+    # 36 draws of 4 out of 20 hold two alike once in eight tries at most; these hold none.
+    assert len(set(samples.values())) == len(samples)
+
+
+@given(st.permutations(range(12)), st.integers(1, 10**12), st.integers(0, 2**32))
+def test_registration_order_node_ids_and_global_seeds_do_not_matter(
+    order: list[int], offset: int, global_seed: int
+) -> None:
+    random.seed(global_seed)
+    expected = sample(managed(nodes(range(12))))
+    assert sample(managed(nodes(order, offset))) == expected == sorted(expected)
+
+
+def test_samples_are_without_replacement_and_fair() -> None:
+    manager, cohort = managed(nodes(range(10))), Cohort(3)
+    counts = np.zeros(10)
+    for server_round in range(1, 401):
+        chosen = partitions(cohort.at(manager, server_round, "fit").sample(3))
+        assert len(set(chosen)) == 3
+        counts[chosen] += 1
+    # Binomial with mean 120 and standard deviation 9.2.
+    assert counts.min() > 80
+    assert counts.max() < 160
+
+
+def test_everybody_is_listed_in_partition_order() -> None:
+    cohort = Cohort(0).at(managed(nodes([3, 1, 2])), 1, "fit")
+    assert partitions(cohort.members()) == [1, 2, 3]
+    assert partitions(list(cohort.all().values())) == [1, 2, 3]
+    assert list(cohort.all()) == [member.cid for member in cohort.members()]
+    assert cohort.num_available() == 3
+    assert partitions(cohort.sample(3)) == [1, 2, 3]
+
+
+def test_too_few_clients_give_none_and_a_warning(flower_log: pytest.LogCaptureFixture) -> None:
+    cohort = Cohort(0).at(managed(nodes([0, 1])), 1, "fit")
+    assert cohort.sample(3, min_num_clients=2) == []
+    assert "3 clients were asked for and 2 are available" in flower_log.text
+    assert cohort.sample(0) == []
+
+
+def test_a_criterion_sees_partition_id_and_properties() -> None:
+    class Even(Criterion):
+        def select(self, client: ClientProxy) -> bool:
+            return client.properties["charged"] is True and partition_of(client) % 2 == 0
+
+    proxies = nodes(range(8))
+    for proxy in proxies:
+        proxy.properties["charged"] = proxy.partition_id != 4
+    cohort = Cohort(0).at(managed(proxies), 1, "fit")
+    assert partitions(cohort.sample(3, criterion=Even())) == [0, 2, 6]
+    assert cohort.sample(4, criterion=Even()) == []
+
+
+def test_partition_ids_are_asked_for_once() -> None:
+    proxies = nodes(range(5))
+    manager, cohort = managed(proxies), Cohort(0)
+    for server_round in range(1, 6):
+        cohort.at(manager, server_round, "fit").sample(2)
+        cohort.at(manager, server_round, "evaluate").sample(2)
+    assert [proxy.asked_for_properties for proxy in proxies] == [1] * 5
+    late = Node(5, cid="5555")
+    manager.register(late)
+    cohort.at(manager, 6, "fit")
+    assert [proxy.asked_for_properties for proxy in [*proxies, late]] == [1] * 6
+
+
+def test_a_node_that_leaves_is_gone_and_may_come_back() -> None:
+    proxies = nodes(range(3))
+    manager, cohort = managed(proxies), Cohort(0)
+    assert partitions(cohort.at(manager, 1, "fit").members()) == [0, 1, 2]
+    manager.unregister(proxies[1])
+    assert partitions(cohort.at(manager, 2, "fit").members()) == [0, 2]
+    manager.register(proxies[1])
+    assert partitions(cohort.at(manager, 3, "fit").members()) == [0, 1, 2]
+    # A restarted node has a new id and the same partition.
+    manager.unregister(proxies[1])
+    manager.register(Node(1, cid="999999"))
+    cohort.at(manager, 4, "fit")
+    assert partitions(cohort.members()) == [0, 1, 2]
+    assert cohort.members()[1].cid == "999999"
+
+
+def test_a_node_that_came_back_between_two_rounds_is_asked_again() -> None:
+    old, new = Node(1, cid="11"), Node(6, cid="11")
+    manager, cohort = managed([Node(0, cid="10"), old]), Cohort(0)
+    cohort.at(manager, 1, "fit")
+    manager.unregister(old)
+    manager.register(new)
+    assert partitions(cohort.at(manager, 2, "fit").members()) == [0, 6]
+    assert cohort.members()[1].proxy is new
+
+
+def test_two_nodes_with_one_partition_are_refused_by_name() -> None:
+    manager = managed([Node(0, cid="11"), Node(3, cid="22"), Node(3, cid="33")])
+    with pytest.raises(SettingsError, match=r"nodes 22 and 33 .* partition 3"):
+        Cohort(0).at(manager, 1, "fit")
+    manager, cohort = managed([Node(3, cid="44")]), Cohort(0)
+    cohort.at(manager, 1, "fit")
+    manager.register(Node(3, cid="55"))
+    with pytest.raises(SettingsError, match=r"nodes 44 and 55 .* partition 3"):
+        cohort.at(manager, 2, "fit")
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        Node(None, cid="77"),
+        Node(5, cid="77", status=Status(Code.GET_PROPERTIES_NOT_IMPLEMENTED, "not implemented")),
+    ],
+    ids=["says nothing", "cannot answer"],
+)
+def test_a_node_without_partition_id_goes_by_its_node_id(
+    node: Node, flower_log: pytest.LogCaptureFixture
+) -> None:
+    cohort = Cohort(0).at(managed([Node(0, cid="11"), node]), 1, "fit")
+    assert partitions(cohort.members()) == [0, 77]
+    assert "node 77 tells no partition-id" in flower_log.text
+
+
+@pytest.mark.parametrize("identity", [-1, True, "3", 3.0, b"3"])
+def test_other_partition_ids_are_refused(identity: Scalar) -> None:
+    with pytest.raises(SettingsError, match=r"node 77 tells partition-id .*; expected 0, 1"):
+        Cohort(0).at(managed([Node(identity, cid="77")]), 1, "fit")
+
+
+def test_a_node_that_fails_to_answer_is_named() -> None:
+    class Broken(Node):
+        def get_properties(
+            self, ins: GetPropertiesIns, timeout: float | None, group_id: int | None
+        ) -> GetPropertiesRes:
+            raise ValueError("its disk is full")
+
+    with pytest.raises(ClientFailedError, match=r"node 77 did not tell .*: its disk is full"):
+        Cohort(0).at(managed([Broken(0, cid="77")]), 1, "fit")
+
+
+def test_waits_for_nodes_that_come_late() -> None:
+    manager = managed([Node(0)])
+    timer = threading.Timer(0.15, lambda: manager.register(Node(1)))
+    timer.start()
+    try:
+        cohort = Cohort(0, min_available=2).at(manager, 1, "fit")
+    finally:
+        timer.join()
+    assert partitions(cohort.members()) == [0, 1]
+    assert cohort.wait_for(2, timeout=0)
+    assert not cohort.wait_for(3, timeout=0)
+
+
+def test_a_sample_waits_for_its_least_number() -> None:
+    manager = managed([Node(0)])
+    cohort = Cohort(0).at(manager, 1, "fit")
+    timer = threading.Timer(0.15, lambda: manager.register(Node(1)))
+    timer.start()
+    try:
+        assert partitions(cohort.sample(2)) == [0, 1]
+    finally:
+        timer.join()
+
+
+def test_patience_ends_with_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cohort_module, "_PATIENCE_SECONDS", 0)
+    with pytest.raises(RoundFailedError, match=r"round 4: 2 nodes are needed, 1 came"):
+        Cohort(0, min_available=2).at(managed([Node(0)]), 4, "fit")
+
+
+def test_a_cohort_without_a_manager_is_an_error() -> None:
+    with pytest.raises(SettingsError, match="no client manager"):
+        Cohort(0).register(Node(0))
+
+
+def test_registration_goes_to_flowers_manager() -> None:
+    manager, node = managed([Node(0)]), Node(1)
+    cohort = Cohort(0).at(manager, 1, "fit")
+    assert cohort.register(node)
+    assert not cohort.register(node)
+    assert partitions(cohort.at(manager, 2, "fit").members()) == [0, 1]
+    cohort.unregister(node)
+    assert set(manager.all()) == {"0"}
+
+
+def test_only_the_sampled_are_metered_and_only_in_their_round() -> None:
+    manager, cohort, meter = managed(nodes(range(6))), Cohort(0), Meter()
+    chosen = partitions(cohort.at(manager, 1, "fit", meter).sample(2))
+    metered = [m.partition_id for m in cohort.members() if m.meter is meter]
+    assert metered == chosen
+    cohort.at(manager, 1, "evaluate")
+    assert [member.meter for member in cohort.members()] == [None] * 6
+
+
+def test_members_forward_every_call() -> None:
+    def train(ins: FitIns) -> FitRes:
+        assert ins is NOTHING
+        return result
+
+    result = FitRes(Status(Code.OK, ""), Parameters([], ""), 1, {})
+    node = Node(3, train, cid="33")
+    member = Member(node, 3)
+    assert (member.cid, member.node_id, str(member)) == ("33", 0, "client 3")
+    assert member.properties is node.properties
+    assert member.fit(NOTHING, None, None) is result
+    assert member.evaluate(EvaluateIns(Parameters([], ""), {}), None, None).loss == 33
+    asked = member.get_properties(GetPropertiesIns({}), None, None)
+    assert asked.properties == {"partition-id": 3}
+    assert member.get_parameters(GetParametersIns({}), None, None).parameters.tensors
+    assert member.reconnect(ReconnectIns(None), None, None).reason == ""
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"), [(ValueError("no disk"), "no disk"), (TimeoutError(), "TimeoutError")]
+)
+def test_errors_carry_the_clients_name(error: Exception, reason: str) -> None:
+    def train(ins: FitIns) -> FitRes:
+        raise error
+
+    member = Member(Node(3, train), 3)
+    with pytest.raises(MemberFailedError) as caught:
+        member.fit(NOTHING, None, None)
+    assert str(caught.value) == f"client 3: {reason}"
+    assert (caught.value.partition_id, caught.value.reason) == (3, reason)
+    assert isinstance(caught.value, ClientFailedError)
+    assert caught.value.__cause__ is error

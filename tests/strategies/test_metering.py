@@ -1,0 +1,136 @@
+"""Bytes are those of the message that Flower serializes, and each message is measured once."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from flwr.app import RecordDict
+from flwr.common import FitIns, FitRes, Parameters, ndarrays_to_parameters
+from flwr.common.serde import recorddict_to_proto
+from flwr.compat.common import recorddict_compat as compat
+from flwr.server.strategy import FedAvg, FedProx
+
+from strategies import ZeroFL, metering
+from strategies.cohort import Member
+from strategies.metering import Meter, Traffic, message_bytes
+from tests.strategies.federation import OK, Node, honest_nodes, managed, play, toy
+
+
+def serialized(record: RecordDict) -> int:
+    return len(recorddict_to_proto(record).SerializeToString())
+
+
+def instructions(size: int = 10, **config: float) -> FitIns:
+    return FitIns(ndarrays_to_parameters([np.arange(size, dtype=np.float32)]), {**config})
+
+
+def reply(size: int, **metrics: float) -> FitRes:
+    return FitRes(OK, ndarrays_to_parameters([np.zeros(size, np.int8)]), 3, {**metrics})
+
+
+@pytest.mark.parametrize("size", [0, 1, 1000, 300_000])
+def test_bytes_are_those_of_the_protobuf(size: int) -> None:
+    down, up = instructions(size, rate=0.1), reply(size, loss=0.5)
+    assert message_bytes(down) == serialized(compat.fitins_to_recorddict(down, keep_input=True))
+    assert message_bytes(up) == serialized(compat.fitres_to_recorddict(up, keep_input=True))
+    assert message_bytes(down) > 4 * size
+    assert message_bytes(up) > size
+
+
+def test_measuring_leaves_the_message_as_it_is() -> None:
+    down, up = instructions(), reply(5)
+    tensors = list(down.parameters.tensors), list(up.parameters.tensors)
+    message_bytes(down)
+    message_bytes(up)
+    assert (down.parameters.tensors, up.parameters.tensors) == tensors
+
+
+def test_a_message_to_many_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured: list[FitIns | FitRes] = []
+
+    def counting(content: FitIns | FitRes) -> int:
+        measured.append(content)
+        return message_bytes(content)
+
+    monkeypatch.setattr(metering, "message_bytes", counting)
+    meter, shared, other = Meter(), instructions(), instructions(2000)
+    with ThreadPoolExecutor(8) as executor:
+        list(executor.map(lambda client: meter.sent(client, shared), range(50)))
+    meter.sent(50, other)
+    assert len(measured) == 2
+    assert meter.of(7) == Traffic(message_bytes(shared), 0)
+    assert meter.of(50) == Traffic(message_bytes(other), 0)
+
+
+def test_traffic_of_a_client() -> None:
+    meter, down, up = Meter(), instructions(), reply(5)
+    assert meter.of(3) == Traffic(0, 0)
+    meter.sent(3, down)
+    assert meter.of(3) == Traffic(message_bytes(down), 0)
+    meter.received(3, up)
+    assert meter.of(3) == Traffic(message_bytes(down), message_bytes(up))
+    assert meter.of(4) == Traffic(0, 0)
+
+
+def test_a_member_meters_its_training() -> None:
+    member, down, up = Member(Node(4, lambda _: up), 4), instructions(), reply(5)
+    assert member.fit(down, None, None) is up  # without a meter, too
+    meter = member.meter = Meter()
+    assert member.fit(down, None, None) is up
+    assert meter.of(4) == Traffic(message_bytes(down), message_bytes(up))
+
+
+def test_a_client_that_fails_had_its_downlink() -> None:
+    def fail(ins: FitIns) -> FitRes:
+        raise ValueError("out of memory")
+
+    member, down = Member(Node(4, fail), 4), instructions()
+    meter = member.meter = Meter()
+    with pytest.raises(Exception, match="client 4: out of memory"):
+        member.fit(down, None, None)
+    assert meter.of(4) == Traffic(message_bytes(down), 0)
+
+
+def test_a_reply_that_cannot_be_a_message_fails_by_name() -> None:
+    up = FitRes(OK, Parameters([], ""), 3, {"losses": None})  # type: ignore[dict-item]
+    member = Member(Node(4, lambda _: up), 4)
+    member.meter = Meter()
+    with pytest.raises(Exception, match="client 4: "):
+        member.fit(instructions(), None, None)
+
+
+@pytest.mark.parametrize("strategy", [FedAvg(), FedProx(proximal_mu=0.1)])
+def test_a_round_reports_what_was_serialized(strategy: FedAvg) -> None:
+    model = toy()
+    zerofl = ZeroFL(strategy, sparsity=0.9, mask_ratio=0.0)
+    played = play(zerofl, managed(honest_nodes(model, [5, 10, 15])), model.parameters, 1)
+    downlink = sum(
+        serialized(compat.fitins_to_recorddict(ins, keep_input=True))
+        for ins in played.instructions.values()
+    )
+    uplink = sum(
+        serialized(compat.fitres_to_recorddict(result, keep_input=True))
+        for result in played.results.values()
+    )
+    assert played.metrics["downlink_bytes"] == downlink
+    assert played.metrics["uplink_bytes"] == uplink
+
+
+def test_no_message_outlives_its_round() -> None:
+    # Each round samples one client of eight: the others keep what they had from earlier rounds.
+    model = toy()
+    strategy = ZeroFL(FedAvg(min_fit_clients=1, fraction_fit=0.0), sparsity=0.9, mask_ratio=0.0)
+    manager, parameters = managed(honest_nodes(model, [10] * 8)), model.parameters
+    messages = []
+    for server_round in range(1, 7):
+        played = play(strategy, manager, parameters, server_round)
+        parameters = played.parameters
+        messages.append(weakref.ref(next(iter(played.instructions.values()))))
+        del played
+    strategy.configure_evaluate(6, parameters, manager)
+    gc.collect()
+    assert [message() for message in messages] == [None] * 6

@@ -1,0 +1,104 @@
+"""A round's report adds up, and lists everybody who was asked."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from flwr.common import FitIns, FitRes, Parameters, Scalar
+
+from strategies.cohort import Member
+from strategies.mask_report import LayerReport
+from strategies.metering import Meter, message_bytes
+from strategies.replies import Refusal, Reply
+from strategies.reports import ClientReport, RoundReport, client_reports
+from tests.strategies.federation import OK, Node
+from zerofl_flwr.settings import ZeroFLSettings
+
+PLAN = ZeroFLSettings().plan(3)
+INSTRUCTIONS = FitIns(Parameters([b"12345"], ""), {})
+
+
+def result(num_examples: int = 10, **metrics: Scalar) -> FitRes:
+    return FitRes(OK, Parameters([b"1234567890"], ""), num_examples, {**metrics})
+
+
+def good(partition_id: int, reply: FitRes) -> Reply:
+    return Reply(Member(Node(partition_id), partition_id), reply)
+
+
+def client(
+    partition_id: int | None, num_examples: int, loss: float, failure: str = ""
+) -> ClientReport:
+    return ClientReport(partition_id, num_examples, 100, 10, 1.5, loss, failure)
+
+
+def test_everybody_is_listed_in_partition_order_with_traffic() -> None:
+    meter = Meter()
+    for partition in (1, 2, 5):
+        meter.sent(partition, INSTRUCTIONS)
+    replies = [
+        good(1, result(10, train_loss=0.5, train_seconds=2)),
+        good(5, result(30, train_loss=0.25, train_seconds=3.5)),
+    ]
+    for reply in replies:
+        meter.received(reply.member.partition_id, reply.result)
+    refusals = [Refusal(2, "client 2: ill"), Refusal(None, "ValueError: lost")]
+    down, up = message_bytes(INSTRUCTIONS), message_bytes(replies[0].result)
+    lost, first, ill, last = client_reports(replies, refusals, meter)
+    assert first == ClientReport(1, 10, down, up, 2.0, 0.5)
+    assert (last.partition_id, last.num_examples, last.train_loss) == (5, 30, 0.25)
+    assert last.uplink_bytes == message_bytes(replies[1].result)
+    assert (ill.partition_id, ill.num_examples, ill.failure) == (2, 0, "client 2: ill")
+    assert (ill.downlink_bytes, ill.uplink_bytes) == (down, 0)
+    assert (lost.partition_id, lost.failure) == (None, "ValueError: lost")
+    assert (lost.downlink_bytes, lost.uplink_bytes) == (0, 0)
+    assert math.isnan(ill.train_seconds)
+    assert math.isnan(lost.train_loss)
+
+
+def test_a_refused_reply_has_cost_its_bytes() -> None:
+    meter = Meter()
+    meter.sent(2, INSTRUCTIONS)
+    meter.received(2, result())
+    (report,) = client_reports([], [Refusal(2, "client 2: NaN")], meter)
+    assert report.uplink_bytes == message_bytes(result())
+
+
+@pytest.mark.parametrize("loss", ["0.5", True, b"x", None])
+def test_metrics_that_are_no_numbers_are_missing(loss: Scalar | None) -> None:
+    metrics: dict[str, Scalar] = {} if loss is None else {"train_loss": loss}
+    (report,) = client_reports([good(1, result(10, **metrics))], [], Meter())
+    assert math.isnan(report.train_loss)
+
+
+def test_figures_of_a_round() -> None:
+    layers = [LayerReport("a", 300, 0.5, 1.0, 1.0), LayerReport("b", 100, 0.1, 0.2, 0.0)]
+    clients = [client(0, 10, 1.0), client(1, 30, 2.0), client(2, 0, math.nan, "refused")]
+    report = RoundReport(PLAN, clients, layers)
+    assert report.good == clients[:2]
+    assert report.metrics() == {
+        "train_loss": 1.75,
+        "train_seconds": 3.0,
+        "downlink_bytes": 300,
+        "uplink_bytes": 30,
+        "replies": 2,
+        "failures": 1,
+        "nonzero_ratio": pytest.approx(0.4),
+        "mask_overlap": pytest.approx(0.8),
+    }
+
+
+def test_a_round_without_good_replies_or_layers() -> None:
+    report = RoundReport(PLAN, [client(2, 0, math.nan, "refused")], [])
+    metrics = report.metrics()
+    assert report.good == []
+    assert (metrics["replies"], metrics["failures"]) == (0, 1)
+    unknown = [metrics[name] for name in ("train_loss", "nonzero_ratio", "mask_overlap")]
+    np.testing.assert_equal(unknown, [math.nan] * 3)
+
+
+def test_one_client_that_keeps_its_loss_to_itself_makes_the_mean_unknown() -> None:
+    report = RoundReport(PLAN, [client(0, 10, 1.0), client(1, 30, math.nan)], [])
+    assert math.isnan(report.train_loss)

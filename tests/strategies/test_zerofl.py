@@ -1,0 +1,269 @@
+"""The strategy as Flower's server sees it: rounds, failures, frozen masks, and plain FedAvg."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from flwr.common import (
+    Code,
+    EvaluateIns,
+    EvaluateRes,
+    FitIns,
+    Parameters,
+    Scalar,
+    Status,
+    ndarrays_to_parameters,
+)
+from flwr.server.client_manager import ClientManager
+from flwr.server.client_proxy import ClientProxy
+from flwr.server.strategy import FedAvg, FedMedian, FedProx, Krum
+
+from strategies import RoundReport, ZeroFL
+from tests.strategies.federation import (
+    OK,
+    Honest,
+    Node,
+    honest_nodes,
+    managed,
+    partition_of,
+    plan_of,
+    play,
+    received,
+    same_bits,
+    toy,
+    zerofl,
+)
+from zerofl_flwr import ZeroFLSettings
+from zerofl_flwr.errors import ClientFailedError, RoundFailedError, SettingsError
+from zerofl_flwr.topk import count_unmasked, topk_indices
+
+MODEL = toy(batch_norm=True)
+EXAMPLES = [10, 20, 30, 40]
+RULES = ["top-k-weights", "diff-on-top-k-weights", "top-k-diff"]
+
+
+# Building it
+
+
+def test_its_settings_are_given_once() -> None:
+    assert zerofl(sparsity=0.7).settings.sparsity == 0.7
+    assert ZeroFL(settings=ZeroFLSettings(sparsity=0.7)).settings.sparsity == 0.7
+    assert isinstance(ZeroFL().strategy, FedAvg)
+    with pytest.raises(SettingsError, match=r"give settings or \['rule'\], not both"):
+        ZeroFL(settings=ZeroFLSettings(), rule="top-k-diff")
+    with pytest.raises(
+        SettingsError, match="no setting 'mask_ration'; the nearest is 'mask_ratio'"
+    ):
+        ZeroFL(mask_ration=0.1)
+    with pytest.raises(SettingsError, match="sparsity"):
+        ZeroFL(sparsity=1.5)
+
+
+def test_it_shows_what_it_wraps() -> None:
+    assert repr(ZeroFL(FedMedian(), per_client=True, sparsity=0.7, mask_ratio=0.1)) == (
+        "ZeroFL(FedMedian, sparsity=0.7, mask_ratio=0.1, rule='top-k-weights')"
+    )
+
+
+@pytest.mark.parametrize("strategy", [Krum(), FedMedian()])
+def test_strategies_that_need_single_replies_are_named_at_once(strategy: FedAvg) -> None:
+    with pytest.raises(SettingsError, match=f"{type(strategy).__name__} needs .*per_client=True"):
+        ZeroFL(strategy)
+
+
+# The first model
+
+
+def test_the_initial_model_is_the_wrapped_strategys() -> None:
+    strategy = zerofl(FedAvg(initial_parameters=MODEL.parameters))
+    parameters = strategy.initialize_parameters(managed([Node(1), Node(2)]))
+    assert parameters is not None
+    assert parameters.tensors == MODEL.parameters.tensors
+
+
+def test_or_the_first_partitions() -> None:
+    nodes = [Node(5, cid="1"), Node(3, cid="2"), Node(4, cid="3")]
+    parameters = zerofl(FedAvg()).initialize_parameters(managed(nodes))
+    assert parameters is not None
+    assert parameters.tensors == toy(seed=102).parameters.tensors
+
+
+def test_a_client_that_has_no_model_is_named() -> None:
+    cannot = Status(Code.GET_PARAMETERS_NOT_IMPLEMENTED, "not implemented")
+    nodes = [Node(0), Node(1)]
+    strategy = zerofl(FedAvg())
+    manager = managed(nodes)
+    strategy.configure_evaluate(0, MODEL.parameters, manager)  # they tell their partitions
+    nodes[0].status = cannot
+    with pytest.raises(ClientFailedError, match="client 0 did not tell the initial model: not imp"):
+        strategy.initialize_parameters(manager)
+
+
+# What goes out
+
+
+def test_instructions_carry_the_rounds_plan() -> None:
+    strategy = zerofl(
+        FedProx(proximal_mu=0.5, on_fit_config_fn=lambda number: {"rate": 0.1 * number}),
+        rule="top-k-diff",
+        sparsity_schedule="linear",
+        sparsity_start=0.5,
+        sparsity_rounds=4,
+    )
+    manager = managed(honest_nodes(MODEL, EXAMPLES))
+    for server_round in (1, 2):
+        pairs = strategy.configure_fit(server_round, MODEL.parameters, manager)
+        assert [partition_of(client) for client, _ in pairs] == [0, 1, 2, 3]
+        for _, ins in pairs:
+            assert plan_of(ins) == strategy.settings.plan(server_round)
+            assert ins.config["proximal_mu"] == 0.5
+            assert ins.config["rate"] == pytest.approx(0.1 * server_round)
+    assert strategy.settings.plan(1).sparsity == 0.6
+
+
+def test_sampling_follows_seed_and_round() -> None:
+    def chosen(seed: int, server_round: int) -> list[int]:
+        strategy = zerofl(FedAvg(fraction_fit=0.3), seed=seed)
+        manager = managed(honest_nodes(MODEL, [10] * 20))
+        pairs = strategy.configure_fit(server_round, MODEL.parameters, manager)
+        return [partition_of(client) for client, _ in pairs]
+
+    assert chosen(1, 1) == chosen(1, 1) == sorted(chosen(1, 1))
+    assert len({tuple(chosen(seed, number)) for seed in (1, 2) for number in (1, 2, 3)}) == 6
+
+
+def test_a_round_without_clients_is_an_error() -> None:
+    strategy = zerofl(FedAvg(min_fit_clients=5, min_available_clients=2))
+    with pytest.raises(RoundFailedError, match="round 3: no clients could be sampled from 4 avail"):
+        strategy.configure_fit(3, MODEL.parameters, managed(honest_nodes(MODEL, EXAMPLES)))
+
+
+def test_clients_evaluate_the_model_that_they_train() -> None:
+    nodes = honest_nodes(MODEL, EXAMPLES)
+    strategy = zerofl(FedAvg(on_evaluate_config_fn=lambda _: {"batches": 3}))
+    manager = managed(nodes)
+    played = play(strategy, manager, MODEL.parameters, 1)
+    pairs = strategy.configure_evaluate(1, played.parameters, manager)
+    assert [partition_of(client) for client, _ in pairs] == [0, 1, 2, 3]
+    for _, ins in pairs:
+        assert isinstance(ins, EvaluateIns)
+        assert plan_of(ins) == strategy.settings.plan(1)
+        assert ins.config["batches"] == 3
+        assert same_bits(received(ins.parameters)[0], played.arrays)
+    assert (
+        zerofl(FedAvg(fraction_evaluate=0.0)).configure_evaluate(1, MODEL.parameters, manager) == []
+    )
+
+
+def test_evaluations_are_averaged_in_partition_order() -> None:
+    seen: list[list[int]] = []
+
+    def note(metrics: list[tuple[int, dict[str, Scalar]]]) -> dict[str, Scalar]:
+        seen.append([count for count, _ in metrics])
+        return {"accuracy": 0.5}
+
+    strategy = zerofl(FedAvg(evaluate_metrics_aggregation_fn=note))
+    manager = managed(honest_nodes(MODEL, EXAMPLES))
+    pairs = strategy.configure_evaluate(1, MODEL.parameters, manager)
+    results = [
+        (client, EvaluateRes(OK, 1.0 * partition, 10 + partition, {}))
+        for partition, (client, _) in enumerate(pairs)
+    ]
+    results_out_of_order = [results[index] for index in (2, 0, 3, 1)]
+    loss, metrics = strategy.aggregate_evaluate(1, results_out_of_order, [ValueError("lost")])
+    assert seen == [[10, 11, 12, 13]]
+    assert loss == pytest.approx((0 * 10 + 1 * 11 + 2 * 12 + 3 * 13) / 46)
+    assert metrics == {"accuracy": 0.5}
+
+
+def test_the_server_evaluates_as_the_wrapped_strategy_does() -> None:
+    strategy = zerofl(
+        FedAvg(evaluate_fn=lambda number, arrays, _: (number + len(arrays), {"a": 1}))
+    )
+    assert strategy.evaluate(3, MODEL.parameters) == (10, {"a": 1})
+    assert zerofl(FedAvg()).evaluate(3, MODEL.parameters) is None
+
+
+def test_a_strategys_own_model_for_a_client_goes_out_with_the_plan() -> None:
+    class Personal(FedAvg):
+        def configure_fit(
+            self, server_round: int, parameters: Parameters, client_manager: ClientManager
+        ) -> list[tuple[ClientProxy, FitIns]]:
+            pairs = super().configure_fit(server_round, parameters, client_manager)
+            return [(pairs[0][0], FitIns(own, {})), *pairs[1:]]
+
+    own = ndarrays_to_parameters([array + array.dtype.type(1) for array in MODEL.values])
+    strategy = zerofl(Personal())
+    pairs = strategy.configure_fit(1, MODEL.parameters, managed(honest_nodes(MODEL, EXAMPLES)))
+    assert pairs[0][1].parameters == own
+    assert plan_of(pairs[0][1]) == strategy.settings.plan(1)
+    assert pairs[1][1].parameters == MODEL.parameters
+
+
+# Good rounds
+
+
+def test_a_round_is_reported() -> None:
+    reports: list[RoundReport] = []
+    nodes = honest_nodes(MODEL, EXAMPLES)
+    for partition, node in enumerate(nodes):
+        metrics: dict[str, Scalar] = {"train_loss": 1.0 + partition, "train_seconds": 2.0}
+        node.train = Honest(MODEL, partition, EXAMPLES[partition], metrics)
+    strategy = zerofl(FedAvg(), on_round=reports.append)
+    played = play(strategy, managed(nodes), MODEL.parameters, 1)
+    (report,) = reports
+    assert report.plan == strategy.settings.plan(1)
+    assert [client.partition_id for client in report.clients] == [0, 1, 2, 3]
+    assert [client.num_examples for client in report.clients] == EXAMPLES
+    assert all(client.downlink_bytes and client.uplink_bytes for client in report.clients)
+    assert played.metrics["train_loss"] == 3.0
+    assert played.metrics["train_seconds"] == 8.0
+    assert (played.metrics["replies"], played.metrics["failures"]) == (4, 0)
+    assert [layer.layer for layer in report.layers] == ["conv.weight", "fc.weight"]
+    for layer in report.layers:
+        array = played.arrays[MODEL.names.index(layer.layer)]
+        assert layer.nonzero_ratio == np.count_nonzero(array) / array.size
+        kept = topk_indices(array, count_unmasked(array.size, 0.9))
+        assert np.flatnonzero(report.masks[layer.layer]).tolist() == kept.tolist()
+    play(strategy, managed(nodes), played.parameters, 2)
+    assert all(0 < layer.mask_overlap <= 1 for layer in reports[1].layers)
+
+
+def test_metrics_of_the_wrapped_strategy_are_passed_on() -> None:
+    strategy = zerofl(
+        FedAvg(fit_metrics_aggregation_fn=lambda m: {"clients": len(m), "replies": -1})
+    )
+    played = play(strategy, managed(honest_nodes(MODEL, EXAMPLES)), MODEL.parameters, 1)
+    assert played.metrics["clients"] == 4
+    assert played.metrics["replies"] == -1  # the user's own name wins
+    assert played.metrics["uplink_bytes"] != 0
+
+
+def test_replies_in_any_order_make_the_same_model() -> None:
+    def aggregated(order: Sequence[int]) -> Parameters | None:
+        strategy = zerofl(FedAvg(), aggregation="senders")
+        pairs = strategy.configure_fit(1, MODEL.parameters, managed(honest_nodes(MODEL, EXAMPLES)))
+        results = [(client, client.fit(ins, None, 1)) for client, ins in pairs]
+        return strategy.aggregate_fit(1, [results[index] for index in order], [])[0]
+
+    assert aggregated([0, 1, 2, 3]) == aggregated([3, 1, 0, 2]) == aggregated([2, 3, 1, 0])
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("rule", RULES)
+def test_the_sparse_downlink_changes_nothing_but_bytes(rule: str, dtype: str) -> None:
+    model = toy(dtype, batch_norm=True, width=30)
+    ends, downlinks = [], []
+    for sparse_downlink in (True, False):
+        strategy = zerofl(FedAvg(), rule=rule, sparse_downlink=sparse_downlink)
+        manager, parameters = managed(honest_nodes(model, EXAMPLES)), model.parameters
+        for server_round in (1, 2, 3):
+            played = play(strategy, manager, parameters, server_round)
+            parameters = played.parameters
+        ends.append(parameters.tensors)
+        downlinks.append(float(played.metrics["downlink_bytes"]))
+    assert ends[0] == ends[1]
+    if rule == "top-k-weights":  # the others keep the server's weights, which are dense
+        assert downlinks[0] < 0.9 * downlinks[1]
