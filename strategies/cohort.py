@@ -39,6 +39,7 @@ _Result = TypeVar("_Result")
 Purpose = Literal["fit", "evaluate", "initialize"]
 _PURPOSE_SEEDS: dict[Purpose, int] = {"fit": 1, "evaluate": 2, "initialize": 3}
 _POLL_SECONDS = 0.1
+_TELL_EVERY_SECONDS = 20
 _PATIENCE_SECONDS = 86400
 _PROPERTY_WORKERS = 16
 
@@ -138,6 +139,7 @@ class Cohort(ClientManager):
         self._min_available = min_available
         self._manager: ClientManager | None = None
         self._members: dict[str, Member] = {}
+        self._failed: set[str] = set()  # who did not answer in this round
         self._round = 0
         self._purpose: Purpose = "fit"
         self._meter: Meter | None = None
@@ -165,6 +167,7 @@ class Cohort(ClientManager):
                 f"round {server_round}: {self._min_available} nodes are needed, "
                 f"{manager.num_available()} came within {_PATIENCE_SECONDS} seconds"
             )
+        self._failed.clear()
         self._refresh()
         for member in self._members.values():
             member.meter = None  # it holds its round's model, and would outlive it here
@@ -234,11 +237,15 @@ class Cohort(ClientManager):
 
     def _wait(self, num_clients: int, timeout: float) -> bool:
         # Flower refreshes its list of nodes every 5 seconds, or at once when it is asked.
-        deadline = time.monotonic() + timeout
-        manager = self._underlying()
-        while manager.num_available() < num_clients:
-            if time.monotonic() > deadline:
+        started = time.monotonic()
+        manager, told = self._underlying(), 0
+        while (there := manager.num_available()) < num_clients:
+            waited = time.monotonic() - started
+            if waited > timeout:
                 return False
+            if waited > (told + 1) * _TELL_EVERY_SECONDS:
+                told += 1
+                log(WARNING, "waiting for %d nodes, %d are there", num_clients, there)
             time.sleep(_POLL_SECONDS)
         return True
 
@@ -251,13 +258,22 @@ class Cohort(ClientManager):
             for cid, member in self._members.items()
             if available.get(cid) is member.proxy
         }
-        new = [proxy for cid, proxy in available.items() if cid not in self._members]
+        known = self._failed.union(self._members)
+        new = [proxy for cid, proxy in available.items() if cid not in known]
         if not new:
             return
         with ThreadPoolExecutor(max_workers=_PROPERTY_WORKERS) as executor:
-            identities = list(executor.map(_partition_id, new))
+            identities = list(executor.map(_partition_id_or_failure, new))
         owners = {member.partition_id: member.cid for member in self._members.values()}
+        failures = [answer for answer in identities if isinstance(answer, ClientFailedError)]
+        for failure in failures:
+            log(WARNING, "%s; it is asked again before the next round", failure)
+        if len(failures) == len(available):
+            raise failures[0]  # nobody works: the fault is in the app, not in one node
         for proxy, identity in zip(new, identities, strict=True):
+            if isinstance(identity, ClientFailedError):
+                self._failed.add(proxy.cid)
+                continue
             if identity is None:
                 log(
                     WARNING,
@@ -275,11 +291,12 @@ class Cohort(ClientManager):
             self._members[proxy.cid] = Member(proxy, identity)
 
 
-def _partition_id(proxy: ClientProxy) -> int | None:
+def _partition_id_or_failure(proxy: ClientProxy) -> int | ClientFailedError | None:
+    """Ask a node who it is; None when it has no answer, an error when asking failed."""
     try:
         result = proxy.get_properties(GetPropertiesIns({}), timeout=None, group_id=None)
-    except Exception as error:
-        raise ClientFailedError(f"node {proxy.cid} did not tell its properties: {error}") from error
+    except Exception as error:  # whatever it was, the other nodes can go on
+        return ClientFailedError(f"node {proxy.cid} did not tell its properties: {error}")
     identity = result.properties.get("partition-id")
     if result.status.code != Code.OK or identity is None:
         return None

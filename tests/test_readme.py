@@ -64,7 +64,7 @@ def test_python_snippets_plug_into_an_existing_project(
     assert len(snippets) == 3
     for snippet in snippets:
         exec(compile(snippet, "README.md", "exec"), namespace)
-    assert "2.weight" in capsys.readouterr().out
+    assert "256 of" in capsys.readouterr().out
 
     rounds: list[RoundReport] = []
     strategy = namespace["server_fn"](None).strategy

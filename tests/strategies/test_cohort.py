@@ -211,6 +211,38 @@ def test_a_node_that_fails_to_answer_is_named() -> None:
         Cohort(0).at(managed([Broken(0, cid="77")]), 1, "fit")
 
 
+def test_a_node_that_fails_to_answer_sits_out_and_is_asked_again(
+    flower_log: pytest.LogCaptureFixture,
+) -> None:
+    class Recovering(Node):
+        calls = 0
+
+        def get_properties(
+            self, ins: GetPropertiesIns, timeout: float | None, group_id: int | None
+        ) -> GetPropertiesRes:
+            self.calls += 1
+            if self.calls == 1:
+                raise ValueError("still starting")
+            return super().get_properties(ins, timeout, group_id)
+
+    late = Recovering(2, cid="77")
+    manager = managed([Node(0), Node(1), late])
+    cohort = Cohort(0).at(manager, 1, "fit")
+    assert partitions(cohort.sample(2)) == [0, 1]
+    assert late.calls == 1
+    assert "node 77 did not tell its properties: still starting" in flower_log.text
+    assert partitions(cohort.at(manager, 2, "fit").members()) == [0, 1, 2]
+
+
+def test_a_long_wait_is_told(
+    monkeypatch: pytest.MonkeyPatch, flower_log: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(cohort_module, "_TELL_EVERY_SECONDS", 0.05)
+    cohort = Cohort(0).at(managed([Node(0)]), 1, "fit")
+    assert not cohort.wait_for(3, timeout=1)
+    assert "waiting for 3 nodes, 1 are there" in flower_log.text
+
+
 def test_waits_for_nodes_that_come_late() -> None:
     manager = managed([Node(0)])
     timer = threading.Timer(0.15, lambda: manager.register(Node(1)))
