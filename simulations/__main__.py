@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import inspect
+import os
 import sys
+import threading
+import traceback
 from collections.abc import Callable
+from dataclasses import Field
 from datetime import datetime
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 from simulations.settings import (
     ALGORITHMS,
@@ -54,16 +60,18 @@ def _run(
 ) -> None:
     """Run a simulation, or continue one with --resume.
 
-    Settings come from the defaults, then from --config, then from the options given here.
+    ALGORITHM is zerofl. Settings come from the defaults, then from --config, then from the options
+    given here.
     """
-    from simulations.runner import resume as resume_run  # torch and Ray take seconds to import
+    from simulations.runner import resume as resume_run  # Flower and pandas take a while to import
     from simulations.runner import run
 
     given = {key.replace("_", "-"): value for key, value in options.items() if value is not None}
     if resume is not None:
-        if given or algorithm or config or out:
+        if given or algorithm or config or out or overwrite:
             raise SettingsError("--resume takes everything from the run's folder: give it alone")
-        folder = resume_run(resume)
+        folder = resume.absolute()
+        start = partial(resume_run, folder)
     else:
         values = read_config(config) if config else {}
         values |= given
@@ -71,12 +79,15 @@ def _run(
             values["algorithm"] = algorithm
         settings = RunSettings.from_mapping(values).resolved()
         stamp = f"{datetime.now():%Y%m%d-%H%M%S}"
-        folder = run(
-            settings,
-            out or Path("runs") / f"{settings.simulation.algorithm}-{stamp}",
-            overwrite=overwrite,
-        )
-    Console().print(f"results: {folder}", soft_wrap=True)
+        default = Path("runs") / f"{settings.simulation.algorithm}-{stamp}"
+        folder = (out or default).absolute()
+        start = partial(run, settings, folder, overwrite=overwrite)
+    try:
+        start()
+    except KeyboardInterrupt:
+        _say_interrupted(folder)
+        _leave(130)
+    Console().print(f"results: {folder}", soft_wrap=True, markup=False, highlight=False)
 
 
 def _with_setting_options(function: Callable[..., None]) -> Callable[..., None]:
@@ -116,15 +127,14 @@ def _with_setting_options(function: Callable[..., None]) -> Callable[..., None]:
         if key == "algorithm":
             continue
         plain, _ = type_of(group, setting)
-        default = default_of(setting)
         flags = [f"--{_ALIASES[key]}", f"--{key}"] if key in _ALIASES else [f"--{key}"]
         if plain is bool:
             flags = [f"--{key}/--no-{key}"]
         option = typer.Option(
             *flags,
-            help=help_texts(group).get(setting.name, ""),
+            help=_help_of(group, setting),
             rich_help_panel=_PANELS[group],
-            show_default="unset" if default is None else str(default),
+            show_default=False,  # it is None here, which stands for "not given"
         )
         parameters.append(
             inspect.Parameter(
@@ -139,6 +149,14 @@ def _with_setting_options(function: Callable[..., None]) -> Callable[..., None]:
     return function
 
 
+def _help_of(group: str, setting: Field[Any]) -> str:
+    """Return a setting's description and default, in plain text."""
+    default = default_of(setting)
+    value = "unset" if default is None else default
+    description = help_texts(group)[setting.name].replace("`", "")
+    return escape(f"{description} (default: {value})")
+
+
 app.command(name="run")(_with_setting_options(_run))
 
 
@@ -147,8 +165,31 @@ def main() -> None:
     try:
         app()
     except LeanFlwrError as error:
-        Console(stderr=True).print(f"[bold red]error:[/] {error}", soft_wrap=True, highlight=False)
-        sys.exit(2)
+        message = f"[bold red]error:[/] {escape(str(error))}"
+        Console(stderr=True).print(message, soft_wrap=True, highlight=False)
+        _leave(2)
+    except Exception:
+        traceback.print_exc()
+        _leave(1)
+
+
+def _say_interrupted(folder: Path) -> None:
+    text = "interrupted"
+    if (folder / "checkpoint.npz").exists():
+        text += f"; to continue: lean-flwr run --resume {folder}"
+    Console(stderr=True).print(text, soft_wrap=True, markup=False, highlight=False)
+
+
+def _leave(code: int) -> NoReturn:
+    """End the process, even while Flower's server thread waits for replies that never come."""
+    waiting = [
+        t for t in threading.enumerate() if not t.daemon and t is not threading.main_thread()
+    ]
+    if waiting:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
 
 
 if __name__ == "__main__":

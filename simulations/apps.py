@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import math
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
@@ -37,7 +37,7 @@ from simulations.settings import RunSettings
 from strategies import RoundReport, ZeroFL
 from zerofl_flwr import TrainingSettings, ZeroFLClient, set_sparsity, sparsify
 from zerofl_flwr.model_arrays import get_arrays, set_arrays
-from zerofl_flwr.threads import limit_threads
+from zerofl_flwr.threads import available_cpus, limit_threads
 from zerofl_flwr.training import Batches, evaluate
 
 _EVALUATION_BATCH = 256
@@ -113,15 +113,21 @@ def _plain_model(settings: RunSettings) -> nn.Module:
 @lru_cache(maxsize=2)
 def _model(settings: RunSettings, role: str) -> nn.Module:
     """Keep one sparse model per process and role: each message overwrites all of its state."""
-    model = _plain_model(settings)
-    if settings.zerofl.sparsity == 0 and settings.zerofl.activation_sparsity in (None, 0):
+    model, zerofl = _plain_model(settings), settings.zerofl
+    ever_sparse = (
+        zerofl.sparsity,
+        zerofl.sparsity_start,
+        zerofl.activation_sparsity,
+        zerofl.gradient_sparsity,
+    )
+    if not any(ever_sparse):
         return model
     return sparsify(
         model,
-        settings.zerofl.sparsity,
-        activation_sparsity=settings.zerofl.activation_sparsity,
-        gradient_sparsity=settings.zerofl.gradient_sparsity,
-        topk_period=settings.zerofl.topk_period,
+        zerofl.sparsity,
+        activation_sparsity=zerofl.activation_sparsity,
+        gradient_sparsity=zerofl.gradient_sparsity,
+        topk_period=zerofl.topk_period,
         masked=default_masked(settings.simulation.model),
     )
 
@@ -129,7 +135,7 @@ def _model(settings: RunSettings, role: str) -> nn.Module:
 def _wrapped_strategy(settings: RunSettings) -> Strategy:
     simulation = settings.simulation
     clients = settings.data.num_clients
-    evaluating = round(simulation.fraction_evaluate * clients)
+    evaluating = math.ceil(simulation.fraction_evaluate * clients)
     common = {
         "fraction_fit": 0.0,
         "min_fit_clients": simulation.clients_per_round,
@@ -185,7 +191,7 @@ def _test(
     plan = settings.zerofl.plan(max(server_round, 1))
     set_sparsity(model, plan.sparsity, plan.activation_sparsity, plan.gradient_sparsity)
     # Clients idle meanwhile: the test may use every core. Their own limit is set per message.
-    limit_threads(os.cpu_count() or 1)
+    limit_threads(available_cpus())
     outcome = evaluate(
         model.to(simulation.device),
         batches(load_data(settings.data).test, _EVALUATION_BATCH),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import zipfile
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +14,17 @@ import numpy as np
 from strategies.state import State, prefixed, unprefixed
 from zerofl_flwr.errors import DataError
 from zerofl_flwr.model_arrays import Array
+
+# What numpy and zipfile raise for files that are cut short, altered, or something else.
+_DAMAGED = (
+    OSError,
+    ValueError,
+    TypeError,
+    EOFError,
+    KeyError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
 
 
 @dataclass(frozen=True)
@@ -58,15 +71,16 @@ class Checkpoint:
             If there is none, or it is damaged.
         """
         try:
-            with np.load(path, allow_pickle=False) as stored:
+            with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
                 content: State = {name: stored[name] for name in stored.files}
+            server_round = int(content["round"])
         except FileNotFoundError:
             raise DataError(f"there is no checkpoint {path} to resume from") from None
-        except (OSError, ValueError, EOFError) as error:
+        except _DAMAGED as error:
             raise DataError(f"the checkpoint {path} cannot be read: {error}") from error
         model = unprefixed("model", content)
         return cls(
-            server_round=int(content["round"]),
+            server_round=server_round,
             arrays=[model[name] for name in sorted(model)],
             state=unprefixed("state", content),
             history=unprefixed("history", content),
@@ -76,10 +90,11 @@ class Checkpoint:
 def save_npz(path: Path, arrays: Mapping[str, Array]) -> None:
     """Write an ``.npz`` file so that the name always holds a whole one, old or new."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    # One name, so that what a killed run left is overwritten and not collected.
+    temporary = path.with_name(f".{path.name}.partial")
     try:
         with temporary.open("wb") as file:
-            np.savez(file, **arrays)  # type: ignore[arg-type]
+            np.savez(file, allow_pickle=False, **arrays)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)

@@ -12,8 +12,10 @@ from flwr.common.constant import ErrorCode
 from flwr.server import ServerApp
 from flwr.serverapp import Grid
 from flwr.supercore.run import Run
+from flwr.supercore.task_identity import TaskIdentity
 
 _RUN_ID = 1
+_TASK_ID = 1
 _SERVER_NODE_ID = 1
 _FIRST_CLIENT_NODE_ID = 1000
 
@@ -34,6 +36,9 @@ def run_in_process(server_app: ServerApp, client_app: ClientApp, num_clients: in
     num_clients : int
         Number of virtual nodes, with partition ids from 0.
     """
+    # Flower keeps the identity of the process here, and makes no message without one.
+    TaskIdentity.task_id, TaskIdentity.run_id = _TASK_ID, _RUN_ID
+    TaskIdentity.node_id = _SERVER_NODE_ID
     grid = InProcessGrid(client_app, num_clients)
     context = Context(
         run_id=_RUN_ID, node_id=_SERVER_NODE_ID, node_config={}, state=RecordDict(), run_config={}

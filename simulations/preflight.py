@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import os
+from decimal import Decimal
 
 import torch
 
 from simulations.apps import make_client, make_strategy
-from simulations.data import load_data
+from simulations.data import FederatedData, load_data
+from simulations.ray_cluster import check_address
 from simulations.settings import RunSettings
 from zerofl_flwr.errors import SettingsError
+from zerofl_flwr.threads import available_cpus
 
 
 def check(settings: RunSettings) -> None:
@@ -22,7 +24,7 @@ def check(settings: RunSettings) -> None:
     """
     _check_resources(settings)
     _check_schedules(settings)
-    load_data(settings.data)
+    _check_validation(settings, load_data(settings.data))
     make_client(settings, 0)
     make_strategy(settings)
 
@@ -30,10 +32,10 @@ def check(settings: RunSettings) -> None:
 def _check_resources(settings: RunSettings) -> None:
     simulation = settings.simulation
     on_this_machine = simulation.ray_address is None
-    cpus = os.cpu_count() or 1
+    cpus = available_cpus()
     if on_this_machine and simulation.cpus_per_client > cpus:
         raise SettingsError(
-            f"cpus-per-client is {simulation.cpus_per_client}, but this machine has {cpus}"
+            f"cpus-per-client is {simulation.cpus_per_client}, but this machine offers {cpus}"
         )
     gpus = torch.cuda.device_count()
     if on_this_machine and simulation.gpus_per_client > gpus:
@@ -42,8 +44,27 @@ def _check_resources(settings: RunSettings) -> None:
         )
     if simulation.device != "cpu" and on_this_machine and gpus == 0:
         raise SettingsError(f"device is {simulation.device!r}, but torch finds no CUDA device")
-    if simulation.ray_address is not None and simulation.backend != "ray":
-        raise SettingsError("ray-address goes with backend ray, not in-process")
+    if simulation.ray_address is not None:
+        if simulation.backend != "ray":
+            raise SettingsError("ray-address goes with backend ray, not in-process")
+        check_address(simulation.ray_address)
+
+
+def _check_validation(settings: RunSettings, data: FederatedData) -> None:
+    if settings.simulation.fraction_evaluate == 0:
+        return
+    held_out = Decimal(str(settings.data.validation_fraction))
+    without = [
+        partition_id
+        for partition_id, samples in enumerate(data.label_counts().sum(axis=1).tolist())
+        if int(held_out * samples) == 0
+    ]
+    if without:
+        raise SettingsError(
+            f"fraction-evaluate is {settings.simulation.fraction_evaluate}, but {len(without)} of "
+            f"{data.num_partitions} clients would hold no validation samples (the first is client "
+            f"{without[0]}): raise validation-fraction, now {settings.data.validation_fraction}"
+        )
 
 
 def _check_schedules(settings: RunSettings) -> None:

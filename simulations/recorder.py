@@ -7,7 +7,7 @@ import json
 import math
 import os
 import platform
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,17 +19,20 @@ from rich.console import Console
 
 from simulations.checkpoint import Checkpoint, save_npz
 from simulations.data import load_data
+from simulations.journal import LINES, TABLES, Journal
 from simulations.models import build_model
 from simulations.report import write_plots
 from simulations.settings import RunSettings, read_config
 from simulations.zero_positions import ZeroPositions
 from strategies.reports import RoundReport
 from strategies.state import State
-from zerofl_flwr.errors import DataError, SettingsError
+from zerofl_flwr.errors import DataError, RoundFailedError, SettingsError
 from zerofl_flwr.model_arrays import Array, array_names
 
 _PACKAGES = ("lean-flwr", "flwr", "ray", "torch", "numpy", "scipy", "pandas", "flwr-datasets")
-_TABLES = ("rounds", "clients", "layers")
+_CONFIG, _ENVIRONMENT, _PARTITIONS = "config.toml", "environment.json", "partitions.csv"
+_CHECKPOINT, _MODEL, _ZEROS = "checkpoint.npz", "model.npz", "zero_positions.npz"
+LOG = "flower.log"
 
 
 class Recorder:
@@ -60,6 +63,7 @@ class Recorder:
         self._report: RoundReport | None = None
         self._seconds = math.nan
         self._test: dict[str, float] = {}
+        self._journal = Journal(folder)
         self._zeros = ZeroPositions(checkpoint.history if checkpoint else {})
 
     @classmethod
@@ -69,22 +73,24 @@ class Recorder:
         Raises
         ------
         SettingsError
-            If a run is there already and ``overwrite`` is False.
+            If a run is there already, or part of one, and ``overwrite`` is False.
         """
         folder = folder.absolute()
-        if (folder / "config.toml").exists() and not overwrite:
+        old = list(_files_of_a_run(folder))
+        if old and not overwrite:
             raise SettingsError(
-                f"{folder} holds a run already: continue it with --resume, or pass --overwrite"
+                f"{folder} holds a run already ({old[0].name}): continue it with --resume, or pass "
+                "--overwrite"
             )
+        for path in old:
+            path.unlink()
         (folder / "plots").mkdir(parents=True, exist_ok=True)
-        for name in (*(f"{table}.csv" for table in _TABLES), "metrics.jsonl", "checkpoint.npz"):
-            (folder / name).unlink(missing_ok=True)
-        settings.save(folder / "config.toml")
-        (folder / "environment.json").write_text(json.dumps(_environment(), indent=2) + "\n")
+        settings.save(folder / _CONFIG)
+        (folder / _ENVIRONMENT).write_text(json.dumps(_environment(), indent=2) + "\n")
         data = load_data(settings.data)
         counts = pd.DataFrame(data.label_counts(), columns=list(data.class_names))
         counts.insert(0, "partition_id", range(len(counts)))
-        counts.to_csv(folder / "partitions.csv", index=False)
+        counts.to_csv(folder / _PARTITIONS, index=False)
         return cls(folder, settings)
 
     @classmethod
@@ -97,15 +103,15 @@ class Recorder:
             If the folder holds no run, no checkpoint, or a finished run.
         """
         folder = folder.absolute()
-        if not (folder / "config.toml").exists():
-            raise DataError(f"{folder} holds no run: it has no config.toml")
-        settings = RunSettings.from_mapping(read_config(folder / "config.toml"))
-        checkpoint = Checkpoint.load(folder / "checkpoint.npz")
+        if not (folder / _CONFIG).exists():
+            raise DataError(f"{folder} holds no run: it has no {_CONFIG}")
+        settings = RunSettings.from_mapping(read_config(folder / _CONFIG))
+        checkpoint = Checkpoint.load(folder / _CHECKPOINT)
         if checkpoint.server_round >= settings.simulation.rounds:
             raise SettingsError(f"{folder} is finished: all {checkpoint.server_round} rounds")
-        recorder = cls(folder, settings, checkpoint)
-        recorder._drop_rounds_after(checkpoint.server_round)
-        return recorder
+        # Rows of rounds that the stopped run wrote after its last checkpoint will come again.
+        Journal(folder).drop_after(checkpoint.server_round)
+        return cls(folder, settings, checkpoint)
 
     @property
     def rounds_done(self) -> int:
@@ -124,7 +130,7 @@ class Recorder:
         """Take the server's test of a round's model; round 0 is the initial model."""
         self._test |= {"loss": loss, "accuracy": float(metrics.get("accuracy", math.nan))}
         if server_round == 0:
-            self._append("rounds", [_round_row(0, None, math.nan, self._test, math.nan)])
+            self._journal.append_initial(_round_row(0, None, math.nan, self._test, math.nan))
             self.console.print(f"initial model: {_test_text(self._test)}")
             self._test = {}
 
@@ -136,29 +142,32 @@ class Recorder:
     def finish_round(
         self, server_round: int, arrays: list[Array], state: Callable[[], State]
     ) -> None:
-        """Write a round's rows, its checkpoint, and its line."""
+        """Write a round's rows, its checkpoint, and its line.
+
+        Raises
+        ------
+        RoundFailedError
+            If the strategy gave no report of the round: its ``on_round`` is not ``aggregated``.
+        """
         report, simulation = self._report, self.settings.simulation
         if report is None:
-            return
+            raise RoundFailedError(f"round {server_round} ended without a report of the strategy")
         rate = self.settings.training.learning_rate_at(server_round, simulation.rounds)
         row = _round_row(server_round, report, self._seconds, self._test, rate)
         clients = [{"round": server_round, **asdict(client)} for client in report.clients]
-        layers = [_layer_row(server_round, asdict(layer)) for layer in report.layers]
+        layers = [{"round": server_round, **asdict(layer)} for layer in report.layers]
         self._zeros.add(server_round, report.masks)
-        self._append("rounds", [row])
-        self._append("clients", clients)
-        self._append("layers", layers)
-        with (self.folder / "metrics.jsonl").open("a") as lines:
-            line = {**row, "clients": clients, "layers": layers}
-            lines.write(json.dumps(_without_nan(line)) + "\n")
+        self._journal.append_round(row, clients, layers)
         last = server_round == simulation.rounds
+        if last:
+            # Before the checkpoint that calls the run finished: a run that is killed in between
+            # can be resumed, and repeats its last rounds.
+            self._finish(arrays)
         every = simulation.checkpoint_every
         if every and (last or server_round % every == 0):
             Checkpoint(server_round, arrays, state(), self._zeros.to_arrays()).save(
-                self.folder / "checkpoint.npz"
+                self.folder / _CHECKPOINT
             )
-        if last:
-            self._finish(arrays)
         self.console.print(_line(row, simulation.rounds, self._test), soft_wrap=True)
         self._report, self._seconds, self._test = None, math.nan, {}
         if self.on_round is not None:
@@ -168,29 +177,18 @@ class Recorder:
         data = load_data(self.settings.data)
         model = build_model(self.settings.simulation.model, data.num_classes, data.sample_shape)
         names = array_names(model)
-        save_npz(self.folder / "model.npz", dict(zip(names, arrays, strict=True)))
-        save_npz(self.folder / "zero_positions.npz", self._zeros.to_arrays())
+        save_npz(self.folder / _ZEROS, self._zeros.to_arrays())
         write_plots(self.folder)
+        # Last, so that a folder with a final model is a whole one.
+        save_npz(self.folder / _MODEL, dict(zip(names, arrays, strict=True)))
 
-    def _append(self, table: str, rows: list[dict[str, Any]]) -> None:
-        path = self.folder / f"{table}.csv"
-        if rows:
-            pd.DataFrame(rows).to_csv(path, mode="a", index=False, header=not path.exists())
 
-    def _drop_rounds_after(self, server_round: int) -> None:
-        """Forget rows of rounds that a stopped run wrote after its last checkpoint."""
-        for table in _TABLES:
-            path = self.folder / f"{table}.csv"
-            if path.exists():
-                # As text: reading numbers and writing them again could change a last digit.
-                rows = pd.read_csv(path, dtype=str, keep_default_na=False)
-                rows[rows["round"].astype(int) <= server_round].to_csv(path, index=False)
-        path = self.folder / "metrics.jsonl"
-        if path.exists():
-            lines = path.read_text().splitlines(keepends=True)
-            whole = [line for line in lines if line.endswith("\n")]
-            kept = [line for line in whole if json.loads(line)["round"] <= server_round]
-            path.write_text("".join(kept))
+def _files_of_a_run(folder: Path) -> Iterator[Path]:
+    """Yield what a run has written, its config first."""
+    tables = [f"{table}.csv" for table in TABLES]
+    fixed = (_CONFIG, _ENVIRONMENT, _PARTITIONS, *tables, LINES, _CHECKPOINT, _MODEL, _ZEROS, LOG)
+    yield from (folder / name for name in fixed if (folder / name).exists())
+    yield from sorted((folder / "plots").glob("*.png"))
 
 
 def _environment() -> dict[str, Any]:
@@ -239,21 +237,6 @@ def _round_row(
         "nonzero_ratio": metrics.get("nonzero_ratio", math.nan),
         "mask_overlap": metrics.get("mask_overlap", math.nan),
     }
-
-
-def _layer_row(server_round: int, layer: dict[str, Any]) -> dict[str, Any]:
-    return {"round": server_round, **layer}
-
-
-def _without_nan(value: Any) -> Any:
-    """Replace NaN by None: JSON has no NaN."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if isinstance(value, dict):
-        return {key: _without_nan(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_without_nan(item) for item in value]
-    return value
 
 
 def _test_text(test: Mapping[str, float]) -> str:

@@ -7,16 +7,18 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
+from flwr.client import ClientApp
+from flwr.server import ServerApp
 from flwr.simulation import run_simulation
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from simulations.apps import make_client_app, make_server_app
 from simulations.in_process import run_in_process
 from simulations.preflight import check
-from simulations.recorder import Recorder
-from simulations.settings import RunSettings, SimulationSettings
+from simulations.ray_cluster import ray_cluster
+from simulations.recorder import LOG, Recorder
+from simulations.settings import RunSettings
 
 
 def run(
@@ -43,13 +45,34 @@ def run(
     -------
     Path
         The folder, absolute.
+
+    Raises
+    ------
+    LeanFlwrError
+        If a setting cannot work, the folder holds a run already, or a round fails.
     """
     check(settings)
     return _run(Recorder.create(folder, settings, overwrite=overwrite), watch)
 
 
 def resume(folder: Path) -> Path:
-    """Continue a run after its last checkpoint; it ends as an unbroken run would have."""
+    """Continue a run after its last checkpoint; it ends as an unbroken run would have.
+
+    Parameters
+    ----------
+    folder : Path
+        The run's folder.
+
+    Returns
+    -------
+    Path
+        The folder, absolute.
+
+    Raises
+    ------
+    LeanFlwrError
+        If the folder holds no run, none that can be continued, or a round fails.
+    """
     recorder = Recorder.resume(folder)
     check(recorder.settings)
     return _run(recorder)
@@ -58,30 +81,28 @@ def resume(folder: Path) -> Path:
 def _run(recorder: Recorder, watch: Callable[[int], None] | None = None) -> Path:
     settings = recorder.settings
     server_app, client_app = make_server_app(settings, recorder), make_client_app(settings)
-    with _quiet_flower(recorder.folder / "flower.log"), _progress(recorder, watch):
+    with _quiet_flower(recorder.folder / LOG), _progress(recorder, watch):
         if settings.simulation.backend == "in-process":
             run_in_process(server_app, client_app, settings.data.num_clients)
         else:
-            run_simulation(
-                server_app,
-                client_app,
-                num_supernodes=settings.data.num_clients,
-                backend_config=_ray_config(settings.simulation),
-            )
+            _run_on_ray(server_app, client_app, settings)
     return recorder.folder
 
 
-def _ray_config(simulation: SimulationSettings) -> dict[str, Any]:
-    init: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
-    if simulation.ray_address is not None:
-        init["address"] = simulation.ray_address
-    return {
-        "init_args": init,
-        "client_resources": {
-            "num_cpus": simulation.cpus_per_client,
-            "num_gpus": simulation.gpus_per_client,
-        },
-    }
+def _run_on_ray(server_app: ServerApp, client_app: ClientApp, settings: RunSettings) -> None:
+    simulation = settings.simulation
+    with ray_cluster(simulation):
+        run_simulation(
+            server_app,
+            client_app,
+            num_supernodes=settings.data.num_clients,
+            backend_config={
+                "client_resources": {
+                    "num_cpus": simulation.cpus_per_client,
+                    "num_gpus": simulation.gpus_per_client,
+                }
+            },
+        )
 
 
 @contextmanager

@@ -105,8 +105,8 @@ class SimulationSettings:
             if not (math.isfinite(value) and value > 0):
                 raise SettingsError(f"{name} is {value}; it must be a positive number")
         for name in ("proximal_mu", "gpus_per_client", "checkpoint_every"):
-            if not getattr(self, name) >= 0:
-                raise SettingsError(f"{name} is {getattr(self, name)}; it must not be negative")
+            if not 0 <= getattr(self, name) < math.inf:
+                raise SettingsError(f"{name} is {getattr(self, name)}; it must be a number from 0")
         for name in ("fraction_evaluate", "server_momentum"):
             if not 0 <= getattr(self, name) <= 1:
                 raise SettingsError(f"{name} is {getattr(self, name)}; it must be in [0, 1]")
@@ -176,12 +176,12 @@ class RunSettings:
         groups: dict[str, dict[str, Any]] = {group: {} for group in _groups()}
         for group, key, setting in all_fields():
             if key in values:
-                groups[group][setting.name] = _typed(key, setting, values[key], _groups()[group])
+                groups[group][setting.name] = _typed(key, values[key], *type_of(group, setting))
         return cls(**{group: _groups()[group](**given) for group, given in groups.items()})
 
     def save(self, path: Path) -> None:
         """Write ``config.toml``."""
-        path.write_text(tomli_w.dumps(self.to_mapping()))
+        path.write_text(tomli_w.dumps(self.to_mapping()), encoding="utf-8")
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -190,13 +190,15 @@ def read_config(path: Path) -> dict[str, Any]:
     Raises
     ------
     SettingsError
-        If it is missing or not TOML.
+        If it is missing, cannot be read, or is not TOML.
     """
     try:
-        return tomllib.loads(path.read_text())
+        return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise SettingsError(f"there is no config file {path}") from None
-    except tomllib.TOMLDecodeError as error:
+    except OSError as error:
+        raise SettingsError(f"the config file {path} cannot be read: {error.strerror}") from None
+    except ValueError as error:  # not UTF-8, or not TOML
         raise SettingsError(f"{path} is not valid TOML: {error}") from None
 
 
@@ -251,9 +253,7 @@ def _kebab(name: str) -> str:
     return name.replace("_", "-")
 
 
-def _typed(key: str, setting: Field[Any], value: Any, owner: Any) -> Any:
-    group = next(name for name, cls in _groups().items() if cls is owner)
-    plain, optional = type_of(group, setting)
+def _typed(key: str, value: Any, plain: type, optional: bool) -> Any:
     if optional and (value is None or value == ""):
         return None
     if plain is float and type(value) is int:

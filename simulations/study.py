@@ -9,16 +9,16 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-import tomllib
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-import pandas as pd
 import typer
 from rich.console import Console
+from rich.markup import escape
 
+from simulations.naming import unknown_name
 from simulations.settings import RunSettings, read_config
 from zerofl_flwr.errors import LeanFlwrError, SettingsError
 
@@ -45,9 +45,7 @@ class StudyRun:
             return False
         if RunSettings.from_mapping(read_config(config)).resolved() != self.settings:
             raise SettingsError(f"{self.folder} holds a run with other settings; move it away")
-        table = self.folder / "rounds.csv"
-        done = int(pd.read_csv(table)["round"].max()) if table.exists() else 0
-        return done >= self.settings.simulation.rounds and (self.folder / "model.npz").exists()
+        return (self.folder / "model.npz").exists()  # the last file that a run writes
 
 
 def read_grid(path: Path, out: Path) -> list[StudyRun]:
@@ -59,31 +57,71 @@ def read_grid(path: Path, out: Path) -> list[StudyRun]:
         If a key is missing or unknown, or a cell's settings cannot work.
     """
     grid = read_config(path)
+    _check_keys(grid, path, {"base": str, "method": list}, {"figure": list})
     base = read_config(path.parent / grid["base"])
-    runs: list[StudyRun] = []
-    ranks: list[int] = []
+    ranked: list[tuple[int, StudyRun]] = []
     for method in grid["method"]:
-        if unknown := set(method) - {"name", "seeds", "settings"}:
-            raise SettingsError(f"{path}: a method has unknown keys {sorted(unknown)}")
-        for rank, seed in enumerate(method["seeds"]):
-            ranks.append(rank)
+        ranked += enumerate(_runs_of_method(method, base, path, out))
+    # All methods' first seeds come first, so that an unfinished study compares them already.
+    runs = [run for _, run in sorted(ranked, key=lambda pair: pair[0])]
+    owners: dict[Path, StudyRun] = {}
+    for run in runs:
+        if (other := owners.setdefault(run.folder, run)) is not run:
+            raise SettingsError(
+                f"{path}: {other.method!r} and {run.method!r} share the folder "
+                f"{run.folder.relative_to(out)}; give each method its own name, and each seed once"
+            )
+    return runs
+
+
+def _runs_of_method(method: Any, base: dict[str, Any], path: Path, out: Path) -> list[StudyRun]:
+    if not isinstance(method, dict):
+        raise SettingsError(f"{path}: 'method' must be [[method]] entries, got {method!r}")
+    _check_keys(method, path, {"name": str, "seeds": list}, {"settings": dict})
+    name, runs = method["name"], []
+    for seed in method["seeds"]:
+        try:
             settings = RunSettings.from_mapping(
                 {**base, **method.get("settings", {}), "seed": seed}
             ).resolved()
-            folder = out / slug(method["name"]) / f"seed-{seed}"
-            runs.append(StudyRun(method["name"], seed, settings, folder))
-    # All methods' first seeds come first, so that an unfinished study compares them already.
-    seed_rank = {id(run): rank for run, rank in zip(runs, ranks, strict=True)}
-    return sorted(runs, key=lambda run: seed_rank[id(run)])
+        except LeanFlwrError as error:
+            raise SettingsError(f"{path}, method {name!r}, seed {seed}: {error}") from error
+        runs.append(StudyRun(name, seed, settings, out / slug(name) / f"seed-{seed}"))
+    return runs
+
+
+def _check_keys(
+    table: dict[str, Any], path: Path, needed: dict[str, type], optional: dict[str, type]
+) -> None:
+    known = needed | optional
+    for key in table:
+        if key not in known:
+            raise SettingsError(f"{path}: {unknown_name('key', key, known)}")
+    for key, kind in known.items():
+        if key not in table and key in needed:
+            raise SettingsError(f"{path}: the key {key!r} is missing")
+        if key in table and not isinstance(table[key], kind):
+            raise SettingsError(f"{path}: {key} is {table[key]!r}; expected a {kind.__name__}")
 
 
 def slug(name: str) -> str:
     """Turn a method's name into a folder's."""
-    return re.sub(r"[^a-z0-9.]+", "-", name.lower()).strip("-")
+    return re.sub(r"[^a-z0-9.]+", "-", name.lower()).strip("-.")
 
 
 def run_grid(runs: list[StudyRun], jobs: int, console: Console) -> int:
-    """Run what is not finished, ``jobs`` at a time, in the grid's order; return the failures."""
+    """Run what is not finished, ``jobs`` at a time, in the grid's order.
+
+    Returns
+    -------
+    int
+        How many runs failed.
+
+    Raises
+    ------
+    SettingsError
+        If a folder holds a run of other settings; nothing is started then.
+    """
     waiting = [run for run in runs if not run.is_finished()]
     console.print(f"{len(runs) - len(waiting)} of {len(runs)} runs are finished")
     with ThreadPoolExecutor(max_workers=jobs) as executor:
@@ -93,18 +131,20 @@ def run_grid(runs: list[StudyRun], jobs: int, console: Console) -> int:
 
 def _run_one(run: StudyRun, console: Console) -> int:
     run.folder.mkdir(parents=True, exist_ok=True)
-    command: list[Any] = [sys.executable, "-m", "simulations", "run"]
+    command = [sys.executable, "-m", "simulations", "run"]
     if (run.folder / "checkpoint.npz").exists():
-        command += ["--resume", run.folder]
+        command += ["--resume", str(run.folder)]
     else:
         config = run.folder / "study.toml"
         run.settings.save(config)
-        command += ["--config", config, "--out", run.folder, "--overwrite"]
-    console.print(f"start   {run.method}, seed {run.seed}")
-    with (run.folder / "study.log").open("a") as log:
-        code = subprocess.run(list(map(str, command)), stdout=log, stderr=log).returncode
-    ending = "done" if code == 0 else f"FAILED, see {run.folder / 'study.log'}"
-    console.print(f"{ending:7s} {run.method}, seed {run.seed}", soft_wrap=True)
+        command += ["--config", str(config), "--out", str(run.folder), "--overwrite"]
+    title, log_file = f"{run.method}, seed {run.seed}", run.folder / "study.log"
+    console.print(f"start   {title}", markup=False, soft_wrap=True)
+    with log_file.open("a") as log:
+        code = subprocess.run(command, stdout=log, stderr=log).returncode
+    ending = "done    " if code == 0 else "FAILED  "
+    more = "" if code == 0 else f"; see {log_file}"
+    console.print(f"{ending}{title}{more}", markup=False, soft_wrap=True)
     return code
 
 
@@ -117,8 +157,8 @@ def _main(
     console = Console()
     try:
         failures = run_grid(read_grid(grid, out.absolute()), jobs, console)
-    except (LeanFlwrError, KeyError, tomllib.TOMLDecodeError) as error:
-        console.print(f"[bold red]error:[/] {error}", soft_wrap=True)
+    except LeanFlwrError as error:
+        console.print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True)
         raise typer.Exit(2) from error
     if failures:
         raise typer.Exit(1)

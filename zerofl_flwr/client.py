@@ -164,9 +164,7 @@ class ZeroFLClient(NumPyClient):
         )
         return outcome.loss, outcome.num_examples, {"accuracy": outcome.accuracy}
 
-    def _receive(
-        self, arrays: list[Array], plan: RoundPlan | None
-    ) -> tuple[list[Array], Patterns]:
+    def _receive(self, arrays: list[Array], plan: RoundPlan | None) -> tuple[list[Array], Patterns]:
         """Load the global model and set the round's sparsity.
 
         Everything that an earlier message left in the model is overwritten, so that a process may

@@ -132,8 +132,8 @@ class ZeroFLSettings:
             )
         if after + 1 < self.sparsity_rounds:
             raise SettingsError(
-                f"freeze_mask_after_round is {after}, but the sparsity still rises until round "
-                f"{self.sparsity_rounds}: a mask frozen before would stay as dense as it is then"
+                f"freeze_mask_after_round is {after}, but the sparsity changes until round "
+                f"{self.sparsity_rounds}: a mask frozen earlier would keep an earlier sparsity"
             )
 
     def _schedules(self) -> tuple[Schedule, Schedule]:

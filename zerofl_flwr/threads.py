@@ -35,8 +35,6 @@ def limit_threads(count: int) -> None:
     """
     if count < 1:
         raise SettingsError(f"a client needs at least 1 thread, not {count}")
-    # Always, even where torch says so already: it answers for this thread, and another thread may
-    # have set the maths libraries beneath it to more.
     torch.set_num_threads(count)
     numba = sys.modules.get("numba")
     if numba is not None:

@@ -1,0 +1,98 @@
+"""The tables and JSON lines of a run's folder: they grow by a round, and can be cut back to one."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+TABLES = ("rounds", "clients", "layers")
+LINES = "metrics.jsonl"
+
+Row = Mapping[str, Any]
+
+
+class Journal:
+    """``rounds.csv``, ``clients.csv``, ``layers.csv`` and ``metrics.jsonl``.
+
+    The first column of each table, and a key of each JSON line, is ``round``. A row is one line of
+    text, also where a client's error came with several.
+
+    Parameters
+    ----------
+    folder : Path
+        Where the files are.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def append_initial(self, row: Row) -> None:
+        """Add the test of the initial model, round 0, which only ``rounds.csv`` holds."""
+        self._append("rounds", [row])
+
+    def append_round(self, row: Row, clients: Sequence[Row], layers: Sequence[Row]) -> None:
+        """Add a finished round: its row, its clients' and its layers'."""
+        clients = [_on_one_line(client) for client in clients]
+        self._append("rounds", [row])
+        self._append("clients", clients)
+        self._append("layers", layers)
+        line = _without_nan({**row, "clients": clients, "layers": layers})
+        with (self._folder / LINES).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line, allow_nan=False) + "\n")
+
+    def drop_after(self, server_round: int) -> None:
+        """Forget later rounds, and a line that a killed run left unfinished."""
+        for table in TABLES:
+            _keep_lines(
+                self._folder / f"{table}.csv",
+                lambda line: int(line.partition(",")[0]) <= server_round,
+                header=True,
+            )
+        _keep_lines(
+            self._folder / LINES,
+            lambda line: int(json.loads(line)["round"]) <= server_round,
+            header=False,
+        )
+
+    def _append(self, table: str, rows: Sequence[Row]) -> None:
+        path = self._folder / f"{table}.csv"
+        if rows:
+            pd.DataFrame(rows).to_csv(path, mode="a", index=False, header=not path.exists())
+
+
+def _keep_lines(path: Path, keep: Callable[[str], bool], *, header: bool) -> None:
+    """Rewrite a file with the whole lines that are to be kept, exactly as they were."""
+    if not path.exists():
+        return
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    whole = [line for line in lines if line.endswith("\n")]
+    first, rest = (whole[:1], whole[1:]) if header else ([], whole)
+    if header and not first:  # not even the header was finished: the next row writes it
+        path.unlink()
+        return
+    temporary = path.with_name(f".{path.name}.partial")
+    temporary.write_text("".join([*first, *filter(keep, rest)]), encoding="utf-8")
+    temporary.replace(path)
+
+
+def _on_one_line(row: Row) -> dict[str, Any]:
+    return {
+        key: " ".join(value.split()) if isinstance(value, str) else value
+        for key, value in row.items()
+    }
+
+
+def _without_nan(value: Any) -> Any:
+    """Replace what is not finite by None: JSON has no NaN."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Mapping):
+        return {key: _without_nan(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_nan(item) for item in value]
+    return value

@@ -1,0 +1,154 @@
+"""Checkpoints: whole or not at all."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from simulations.checkpoint import Checkpoint, save_npz
+from zerofl_flwr.errors import DataError
+
+CHECKPOINT = Checkpoint(
+    server_round=12,
+    # More than ten arrays: their order must not be that of the text "10" < "2".
+    arrays=[np.full((2, 3), index, np.float32) for index in range(11)]
+    + [np.array(7, np.int64), np.zeros((0, 4), np.float16)],
+    state={"wrapped/momentum/00000": np.array([1.5, -2.5]), "mask/fc": np.array([3], np.uint8)},
+    history={"rounds": np.array([1, 2]), "fc/positions": np.array([0, 5])},
+)
+
+
+def same(first: NDArray[Any], second: NDArray[Any]) -> bool:
+    return first.dtype == second.dtype and np.array_equal(first, second)
+
+
+def test_a_checkpoint_comes_back_as_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "not" / "there" / "checkpoint.npz"
+    CHECKPOINT.save(path)
+    again = Checkpoint.load(path)
+    assert again.server_round == 12
+    assert isinstance(again.server_round, int)
+    assert all(map(same, again.arrays, CHECKPOINT.arrays))
+    assert len(again.arrays) == len(CHECKPOINT.arrays)
+    for mine, theirs in ((again.state, CHECKPOINT.state), (again.history, CHECKPOINT.history)):
+        assert list(mine) == list(theirs)
+        assert all(same(mine[name], theirs[name]) for name in theirs)
+
+
+def test_state_and_history_may_be_empty(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint.npz"
+    Checkpoint(1, [np.ones(2)], {}, {}).save(path)
+    again = Checkpoint.load(path)
+    assert (again.state, again.history) == ({}, {})
+
+
+@pytest.mark.parametrize("error", [OSError("disk full"), KeyboardInterrupt()])
+def test_a_crash_in_the_middle_of_writing_keeps_the_old_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    path = tmp_path / "checkpoint.npz"
+    CHECKPOINT.save(path)
+    before = path.read_bytes()
+
+    def write_half(file: Any, **arrays: Any) -> None:
+        file.write(before[: len(before) // 2])
+        file.flush()
+        raise error
+
+    monkeypatch.setattr(np, "savez", write_half)
+    with pytest.raises(type(error)):
+        Checkpoint(13, CHECKPOINT.arrays, {}, {}).save(path)
+    assert path.read_bytes() == before
+    assert [file.name for file in tmp_path.iterdir()] == ["checkpoint.npz"]
+    assert Checkpoint.load(path).server_round == 12
+
+
+def test_the_old_file_is_replaced_and_never_written_to(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint.npz"
+    CHECKPOINT.save(path)
+    before = path.read_bytes()
+    with path.open("rb") as old:
+        Checkpoint(13, CHECKPOINT.arrays, {}, {}).save(path)
+        assert old.read() == before
+    assert Checkpoint.load(path).server_round == 13
+
+
+def test_what_a_killed_run_left_is_overwritten(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint.npz"
+    (tmp_path / ".checkpoint.npz.partial").write_bytes(b"half a file")
+    CHECKPOINT.save(path)
+    assert [file.name for file in tmp_path.iterdir()] == ["checkpoint.npz"]
+    assert Checkpoint.load(path).server_round == 12
+
+
+def test_a_missing_checkpoint_is_a_clear_error(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"there is no checkpoint .* to resume from"):
+        Checkpoint.load(tmp_path / "checkpoint.npz")
+
+
+def a_zip_of(content: dict[str, bytes]) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for name, data in content.items():
+            archive.writestr(name, data)
+    return buffer.getvalue()
+
+
+def npy(array: Any) -> bytes:
+    buffer = io.BytesIO()
+    np.save(buffer, array, allow_pickle=True)
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"no archive at all",
+        b"PK\x03\x04 looks like one",
+        npy(np.zeros(3)),
+        a_zip_of({"round.npy": npy(np.array(3))[:-4]}),
+        a_zip_of({"round.npy": npy(np.array([3, 4]))}),
+        a_zip_of({"model/00000.npy": npy(np.zeros(3))}),
+        a_zip_of({"round.npy": npy(np.array([{"an": "object"}], dtype=object))}),
+    ],
+    ids=["empty", "text", "half a zip", "npy", "cut array", "two rounds", "no round", "pickle"],
+)
+def test_a_damaged_checkpoint_is_a_clear_error(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "checkpoint.npz"
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=r"the checkpoint .*checkpoint\.npz cannot be read"):
+        Checkpoint.load(path)
+
+
+@pytest.mark.parametrize("where", [0.2, 0.5, 0.8, 0.999])
+def test_a_cut_or_altered_checkpoint_is_refused(tmp_path: Path, where: float) -> None:
+    path = tmp_path / "checkpoint.npz"
+    CHECKPOINT.save(path)
+    whole = path.read_bytes()
+    path.write_bytes(whole[: int(where * len(whole))])
+    with pytest.raises(DataError, match="cannot be read"):
+        Checkpoint.load(path)
+
+
+def test_a_flipped_bit_in_an_array_is_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint.npz"
+    save_npz(path, {"round": np.array(3), "model/00000": np.full(1000, 1.25)})
+    content = bytearray(path.read_bytes())
+    at = content.index(np.full(2, 1.25).tobytes())
+    content[at] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(DataError, match="cannot be read"):
+        Checkpoint.load(path)
+
+
+def test_nothing_is_pickled(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="allow_pickle"):
+        save_npz(tmp_path / "arrays.npz", {"objects": np.array([{"an": "object"}], dtype=object)})
+    assert list(tmp_path.iterdir()) == []

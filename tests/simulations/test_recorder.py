@@ -1,0 +1,279 @@
+"""The folder of a run, driven by hand: a report a round, no training."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from rich.console import Console
+
+from simulations import recorder as recorder_module
+from simulations.apps import initial_arrays
+from simulations.checkpoint import Checkpoint
+from simulations.recorder import Recorder
+from simulations.settings import RunSettings, read_config
+from strategies.mask_report import LayerReport
+from strategies.reports import ClientReport, RoundReport
+from tests.simulations.small_runs import arrays_of, small
+from zerofl_flwr.errors import DataError, RoundFailedError, SettingsError
+
+
+@pytest.fixture(autouse=True)
+def no_plots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawing takes seconds, and is tested on its own."""
+    monkeypatch.setattr(recorder_module, "write_plots", lambda folder: [])
+
+
+def report_of(settings: RunSettings, server_round: int) -> RoundReport:
+    clients = [
+        ClientReport(2, 100, 5000, 1000, 1.5, 0.25),
+        ClientReport(5, 300, 5000, 3000, 0.5, 0.75),
+        ClientReport(6, 0, 5000, 0, math.nan, math.nan, "client 6:\n  out of memory"),
+    ]
+    layers = [LayerReport("fc1.weight", 4, 0.25, 0.5 if server_round > 1 else math.nan, 0.75)]
+    masks = {"fc1.weight": np.array([True, False, False, server_round > 1])}
+    return RoundReport(settings.zerofl.plan(server_round), clients, layers, masks)
+
+
+def play_round(recorder: Recorder, server_round: int, *, tested: bool = True) -> None:
+    recorder.aggregated(report_of(recorder.settings, server_round))
+    recorder.timed(2.5)
+    if tested:
+        recorder.tested(server_round, 1.5, {"accuracy": 0.5})
+    arrays = [array + np.float32(server_round) for array in initial_arrays(recorder.settings)]
+    recorder.finish_round(server_round, arrays, lambda: {"wrapped/x": np.array([server_round])})
+
+
+def play(recorder: Recorder, first: int, last: int) -> None:
+    for server_round in range(first, last + 1):
+        play_round(recorder, server_round)
+
+
+def table(folder: Path, name: str) -> pd.DataFrame:
+    return pd.read_csv(folder / f"{name}.csv")
+
+
+def test_a_new_folder_describes_the_run(tmp_path: Path) -> None:
+    settings = small(learning_rate_end=0.02)
+    recorder = Recorder.create(tmp_path / "deep" / "run", settings)
+    folder = recorder.folder
+    assert folder == tmp_path / "deep" / "run"
+    assert RunSettings.from_mapping(read_config(folder / "config.toml")) == settings
+    environment = json.loads((folder / "environment.json").read_text())
+    assert environment["packages"]["flwr"].startswith("1.")
+    assert environment["cpus"] >= 1
+    partitions = table(folder, "partitions")
+    assert partitions.columns.tolist() == ["partition_id", *map(str, range(10))]
+    assert partitions["partition_id"].tolist() == list(range(8))
+    # 1797 digits, of which a fifth is the test set.
+    assert partitions.drop(columns="partition_id").to_numpy().sum() == 1438
+    assert recorder.rounds_done == 0
+
+
+def test_a_relative_folder_is_resolved_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert Recorder.create(Path("run"), small()).folder == tmp_path / "run"
+
+
+def test_a_rounds_figures_are_in_all_tables(tmp_path: Path) -> None:
+    settings = small(learning_rate=0.1, learning_rate_end=0.025)
+    recorder = Recorder.create(tmp_path, settings)
+    recorder.tested(0, 2.5, {"accuracy": 0.125})
+    play_round(recorder, 1)
+    play_round(recorder, 2, tested=False)
+    rounds = table(tmp_path, "rounds")
+    assert rounds["round"].tolist() == [0, 1, 2]
+    assert rounds.iloc[0].dropna().to_dict() == {
+        "round": 0,
+        "loss": 2.5,
+        "accuracy": 0.125,
+        "clients": 0,
+        "replies": 0,
+        "failures": 0,
+        "downlink_bytes": 0,
+        "uplink_bytes": 0,
+    }
+    assert rounds.iloc[1].dropna().to_dict() == pytest.approx(
+        {
+            "round": 1,
+            "loss": 1.5,
+            "accuracy": 0.5,
+            "train_loss": (100 * 0.25 + 300 * 0.75) / 400,
+            "clients": 3,
+            "replies": 2,
+            "failures": 1,
+            "sparsity": 0.9,
+            "mask_ratio": 0.2,
+            "learning_rate": 0.1,
+            "downlink_bytes": 15000,
+            "uplink_bytes": 4000,
+            "train_seconds": 2.0,
+            "round_seconds": 2.5,
+            "nonzero_ratio": 0.25,
+        }
+    )
+    assert rounds["learning_rate"].tolist()[2] == pytest.approx(0.05)
+    assert rounds["mask_overlap"].tolist()[2] == 0.5
+    assert rounds[["loss", "accuracy"]].iloc[2].isna().all()
+    clients = table(tmp_path, "clients")
+    assert clients["partition_id"].tolist() == [2, 5, 6] * 2
+    assert clients["failure"].fillna("").tolist() == ["", "", "client 6: out of memory"] * 2
+    layers = table(tmp_path, "layers")
+    assert layers["layer"].tolist() == ["fc1.weight"] * 2
+    assert layers["zero_overlap"].tolist() == [0.75, 0.75]
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [line["round"] for line in lines] == [1, 2]
+    assert lines[1]["accuracy"] is None
+    assert [client["partition_id"] for client in lines[0]["clients"]] == [2, 5, 6]
+    assert lines[0]["layers"][0]["mask_overlap"] is None
+
+
+def test_clients_own_tests_have_their_columns(tmp_path: Path) -> None:
+    recorder = Recorder.create(tmp_path, small())
+    recorder.aggregated(report_of(recorder.settings, 1))
+    recorder.tested_by_clients(0.5, {"client_accuracy": 0.25})
+    recorder.finish_round(1, [], dict)
+    play_round(recorder, 2)
+    rounds = table(tmp_path, "rounds")
+    assert rounds["client_loss"].tolist()[0] == 0.5
+    assert rounds["client_accuracy"].tolist()[0] == 0.25
+    # What one round was told is gone in the next.
+    assert rounds[["client_loss", "client_accuracy"]].iloc[1].isna().all()
+
+
+def test_one_line_a_round(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recorder = Recorder.create(tmp_path, small())
+    recorder.console = Console(width=200)
+    seen: list[int] = []
+    recorder.on_round = seen.append
+    recorder.tested(0, 2.5, {"accuracy": 0.125})
+    play_round(recorder, 1)
+    play_round(recorder, 2, tested=False)
+    first, second, third = (" ".join(s.split()) for s in capsys.readouterr().out.splitlines())
+    assert first == "initial model: accuracy 12.5 % loss 2.500"
+    traffic = "up 0.00 MB down 0.01 MB 2.5 s failures 1"
+    assert second == f"round 1/3 accuracy 50.0 % loss 1.500 {traffic}"
+    assert third == f"round 2/3 not tested {traffic}"
+    assert seen == [1, 2]
+
+
+def test_the_last_round_leaves_the_final_files(tmp_path: Path) -> None:
+    recorder = Recorder.create(tmp_path, small())
+    play(recorder, 1, 2)
+    assert not (tmp_path / "model.npz").exists()
+    play(recorder, 3, 3)
+    with np.load(tmp_path / "model.npz") as model:
+        assert list(model)[:2] == ["conv1.weight", "conv1.bias"]
+        assert np.array_equal(model["conv1.bias"], initial_arrays(small())[1] + np.float32(3))
+    with np.load(tmp_path / "zero_positions.npz") as zeros:
+        assert zeros["rounds"].tolist() == [1, 2, 3]
+        assert zeros["fc1.weight/kept"].tolist() == [[128], [144], [144]]
+
+
+@pytest.mark.parametrize(
+    ("every", "saved"), [(1, [1, 2, 3]), (2, [2, 3]), (5, [3]), (0, [])], ids=str
+)
+def test_checkpoints_come_every_so_many_rounds_and_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every: int, saved: list[int]
+) -> None:
+    numbers: list[int] = []
+    monkeypatch.setattr(Checkpoint, "save", lambda self, path: numbers.append(self.server_round))
+    play(Recorder.create(tmp_path, small(checkpoint_every=every)), 1, 3)
+    assert numbers == saved
+
+
+def test_a_strategy_that_does_not_report_is_an_error(tmp_path: Path) -> None:
+    recorder = Recorder.create(tmp_path, small())
+    with pytest.raises(RoundFailedError, match="round 1 ended without a report"):
+        recorder.finish_round(1, [], dict)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+
+
+def test_a_resumed_recorder_ends_as_an_unbroken_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = small(checkpoint_every=2)
+    unbroken = Recorder.create(tmp_path / "unbroken", settings)
+    unbroken.tested(0, 2.5, {"accuracy": 0.125})
+    play(unbroken, 1, 3)
+    broken = Recorder.create(tmp_path / "broken", settings)
+    broken.tested(0, 2.5, {"accuracy": 0.125})
+    play(broken, 1, 2)
+    # A round after the checkpoint, killed while it was written.
+    with monkeypatch.context() as patch:
+        patch.setattr(recorder_module, "write_plots", lambda folder: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            play(broken, 3, 3)
+    assert table(broken.folder, "rounds")["round"].tolist() == [0, 1, 2, 3]
+    resumed = Recorder.resume(tmp_path / "broken")
+    assert (resumed.rounds_done, resumed.settings) == (2, settings)
+    assert table(resumed.folder, "rounds")["round"].tolist() == [0, 1, 2]
+    assert resumed.checkpoint is not None
+    assert resumed.checkpoint.state["wrapped/x"].tolist() == [2]
+    play(resumed, 3, 3)
+    expected, found = contents(unbroken.folder), contents(resumed.folder)
+    for name in ("rounds.csv", "clients.csv", "layers.csv", "metrics.jsonl", "config.toml"):
+        assert found[name] == expected[name], name
+    for name in ("model.npz", "zero_positions.npz", "checkpoint.npz"):
+        assert arrays_of(resumed.folder / name) == arrays_of(unbroken.folder / name)
+
+
+def test_a_run_killed_while_it_draws_its_plots_can_be_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorder = Recorder.create(tmp_path, small())
+    play(recorder, 1, 2)
+    with monkeypatch.context() as patch:
+        patch.setattr(recorder_module, "write_plots", lambda folder: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            play(recorder, 3, 3)
+    assert not (tmp_path / "model.npz").exists()
+    resumed = Recorder.resume(tmp_path)
+    assert resumed.rounds_done == 2
+    play(resumed, 3, 3)
+    assert (tmp_path / "model.npz").exists()
+
+
+def test_a_finished_run_is_not_resumed(tmp_path: Path) -> None:
+    play(Recorder.create(tmp_path, small()), 1, 3)
+    with pytest.raises(SettingsError, match="is finished: all 3 rounds"):
+        Recorder.resume(tmp_path)
+    assert table(tmp_path, "rounds")["round"].tolist() == [1, 2, 3]
+
+
+def test_a_folder_without_a_run_is_not_resumed(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"holds no run: it has no config\.toml"):
+        Recorder.resume(tmp_path)
+    Recorder.create(tmp_path, small())
+    with pytest.raises(DataError, match="there is no checkpoint"):
+        Recorder.resume(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["config.toml", "rounds.csv", "model.npz", "plots/mine.png"])
+def test_a_folder_that_holds_anything_of_a_run_is_not_touched(tmp_path: Path, name: str) -> None:
+    (tmp_path / "plots").mkdir()
+    (tmp_path / name).write_text("precious")
+    with pytest.raises(SettingsError, match=f"holds a run already .{Path(name).name}."):
+        Recorder.create(tmp_path, small())
+    assert [path.name for path in tmp_path.rglob("*.*")] == [Path(name).name]
+    assert (tmp_path / name).read_text() == "precious"
+
+
+def test_overwriting_leaves_nothing_of_the_old_run_and_all_of_the_rest(tmp_path: Path) -> None:
+    play(Recorder.create(tmp_path, small()), 1, 3)
+    (tmp_path / "flower.log").write_text("old")
+    (tmp_path / "plots" / "accuracy.png").write_text("old")
+    (tmp_path / "notes.txt").write_text("mine")
+    Recorder.create(tmp_path, small(seed=4), overwrite=True)
+    names = sorted(path.name for path in tmp_path.rglob("*.*"))
+    assert names == ["config.toml", "environment.json", "notes.txt", "partitions.csv"]
+    assert read_config(tmp_path / "config.toml")["seed"] == 4

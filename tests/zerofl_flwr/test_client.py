@@ -1,0 +1,200 @@
+"""ZeroFL's client on one layer worked out by hand: what comes in, and what goes out."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from flwr.common import Scalar
+from torch import nn
+
+from tests.zerofl_flwr.client_messages import PLAN, config_of, decoded, dense
+from zerofl_flwr.client import ZeroFLClient
+from zerofl_flwr.errors import PayloadError, SettingsError
+from zerofl_flwr.model_arrays import get_arrays
+from zerofl_flwr.payload import Entry, NotSent, SparseArray, Values, encode, is_payload
+from zerofl_flwr.sparsify import sparsify
+from zerofl_flwr.training import TrainingSettings
+
+# Weights [4, -3, 2, -1] at half sparsity: the output for [1, 2, 3, 4] is 4 * 1 - 3 * 2 = -2. The
+# loss is the output, so that the gradient is the top half of the activations, [0, 0, 3, 4], and a
+# step of 0.5 makes the weights [4, -3, 0.5, -3].
+
+START = np.array([[4, -3, 2, -1]], np.float32)
+
+
+def one_layer_client(**options: Any) -> ZeroFLClient:
+    model = sparsify(nn.Sequential(nn.Linear(4, 1, bias=False)), 0.5, masked=["0"])
+    batch = (torch.tensor([[1.0, 2.0, 3.0, 4.0]]), torch.tensor([0]))
+    return ZeroFLClient(
+        model,
+        [batch],
+        training=TrainingSettings(learning_rate=0.5),
+        loss_function=lambda outputs, labels: outputs.sum(),
+        **options,
+    )
+
+
+@pytest.mark.parametrize(
+    ("rule", "content", "uploaded"),
+    [
+        # 1 - 0.5 + 0.25 of four weights are three; of two -3, both are sent.
+        ("top-k-weights", "weights", [4, -3, 0, -3]),
+        ("diff-on-top-k-weights", "difference", [0, 0, 0, -2]),
+        ("top-k-diff", "difference", [0, 0, -1.5, -2]),
+    ],
+)
+def test_the_upload_is_the_rules_choice_of_the_trained_weights(
+    rule: str, content: str, uploaded: list[float]
+) -> None:
+    client = one_layer_client()
+    plan = dataclasses.replace(PLAN, rule=rule)
+    reply, samples, metrics = client.fit([START], config_of(plan))
+    payload = decoded(reply, client)
+    [entry] = payload.entries
+    assert (entry.name, entry.content, entry.sparse) == ("0.weight", content, True)
+    assert dense(entry).tolist() == [uploaded]
+    assert payload.meta == {"round": 3, "masked": "0"}
+    assert samples == 1
+    assert metrics["train_loss"] == -2.0
+    assert float(metrics["train_seconds"]) > 0
+
+
+def test_a_ratio_equal_to_the_sparsity_uploads_every_weight() -> None:
+    client = one_layer_client()
+    reply, _, _ = client.fit([START], config_of(dataclasses.replace(PLAN, mask_ratio=0.5)))
+    [entry] = decoded(reply, client).entries
+    assert (entry.content, entry.sparse) == ("weights", False)
+    assert dense(entry).tolist() == [[4, -3, 0.5, -3]]
+
+
+def test_a_frozen_round_trains_the_pattern_alone_and_uploads_values() -> None:
+    client = one_layer_client()
+    pattern = np.array([0, 3])
+    model = SparseArray.from_indices(pattern, np.array([4, -1], np.float32), (1, 4))
+    downlink = encode([Entry("0.weight", model)], force_csr=True)
+    plan = dataclasses.replace(PLAN, frozen=True)
+    reply, _, metrics = client.fit(downlink, config_of(plan))
+    # The output is 4 * 1 - 1 * 4 = 0, the gradient [0, 0, 3, 4] inside of the pattern [0, 0, 0, 4].
+    assert metrics["train_loss"] == 0.0
+    assert get_arrays(client.model)[0].tolist() == [[4, 0, 0, -3]]
+    [entry] = decoded(reply, client, pattern_sizes={0: 2}).entries
+    assert isinstance(entry.data, Values)
+    assert entry.data.values.tolist() == [4, -3]
+    # The next round that is not frozen trains everything again.
+    client.fit([START], config_of())
+    assert get_arrays(client.model)[0].tolist() == [[4, -3, 0.5, -3]]
+
+
+def test_a_frozen_difference_is_taken_at_the_pattern() -> None:
+    client = one_layer_client()
+    model = SparseArray.from_indices(np.array([0, 3]), np.array([4, -1], np.float32), (1, 4))
+    downlink = encode([Entry("0.weight", model)], force_csr=True)
+    plan = dataclasses.replace(PLAN, frozen=True, rule="top-k-diff")
+    reply, _, _ = client.fit(downlink, config_of(plan))
+    [entry] = decoded(reply, client, pattern_sizes={0: 2}).entries
+    assert isinstance(entry.data, Values)
+    assert (entry.content, entry.data.values.tolist()) == ("difference", [0, -2])
+
+
+def test_a_frozen_round_without_a_pattern_is_refused() -> None:
+    plan = dataclasses.replace(PLAN, frozen=True)
+    with pytest.raises(PayloadError, match=r"server, layer 0\.weight, .*without its pattern"):
+        one_layer_client().fit([START], config_of(plan))
+
+
+def test_the_rounds_learning_rate_epochs_and_proximal_weight_count() -> None:
+    client = one_layer_client()
+    client.fit([START], config_of(others={"learning-rate": 0.25}))
+    assert get_arrays(client.model)[0].tolist() == [[4, -3, 1.25, -2]]
+    # A second epoch: [4, -3] is still the top half, so that the same gradient comes again.
+    client.fit([START], config_of(others={"learning-rate": 0.25, "local-epochs": 2}))
+    assert get_arrays(client.model)[0].tolist() == [[4, -3, 0.5, -3]]
+    # FedProx adds 2 * (w - w_0) = 2 * [0, 0, -0.75, -1] to the second gradient.
+    both: dict[str, Scalar] = {"learning-rate": 0.25, "local-epochs": 2, "proximal_mu": 2}
+    client.fit([START], config_of(others=both))
+    assert get_arrays(client.model)[0].tolist() == [[4, -3, 0.5 + 0.375, -3 + 0.5]]
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ({"learning-rate": "fast"}, "learning-rate is 'fast'; expected a number from 0"),
+        ({"learning-rate": True}, "learning-rate is True; expected a number"),
+        ({"learning-rate": 0}, r"learning_rate is 0\.0; it must be a positive number"),
+        ({"local-epochs": 1.5}, r"local_epochs is 1\.5; it must be a whole number"),
+        ({"local-epochs": 0}, "local_epochs is 0"),
+        ({"proximal_mu": -1.0}, r"proximal_mu is -1\.0; expected a number from 0"),
+        ({"proximal_mu": float("nan")}, "proximal_mu is nan"),
+        ({"zerofl-sparsity": 1.5}, "sparsity must lie between 0 and 1"),
+        ({"zerofl-rule": "top-k"}, "uplink rule 'top-k' is unknown"),
+    ],
+)
+def test_a_bad_entry_of_the_config_is_refused(entry: dict[str, Scalar], message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        one_layer_client().fit([START], config_of() | entry)
+
+
+def test_under_another_strategy_the_reply_is_dense() -> None:
+    client = one_layer_client()
+    reply, samples, metrics = client.fit([START], {"learning-rate": 0.5})
+    assert not is_payload(reply)
+    assert [array.tolist() for array in reply] == [[[4, -3, 0.5, -3]]]
+    assert samples == 1
+    assert set(metrics) == {"train_loss", "train_seconds"}
+
+
+def test_a_plain_model_trains_dense_and_uploads_all() -> None:
+    model = nn.Sequential(nn.Linear(4, 1, bias=False))
+    batch = (torch.tensor([[1.0, 2.0, 3.0, 4.0]]), torch.tensor([0]))
+    client = ZeroFLClient(
+        model,
+        [batch],
+        training=TrainingSettings(learning_rate=0.5),
+        loss_function=lambda outputs, labels: outputs.sum(),
+    )
+    reply, _, _ = client.fit([START], config_of())
+    payload = decoded(reply, client)
+    assert dense(payload.entries[0]).tolist() == [[3.5, -4, 0.5, -3]]
+    assert payload.meta["masked"] == ""
+
+
+def test_threads_are_limited_when_the_client_is_built() -> None:
+    before = torch.get_num_threads()
+    try:
+        one_layer_client(threads=1)
+        assert torch.get_num_threads() == 1
+    finally:
+        torch.set_num_threads(before)
+    with pytest.raises(SettingsError, match="at least 1 thread"):
+        one_layer_client(threads=0)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_a_cuda_device_that_is_not_there_is_refused() -> None:
+    with pytest.raises(SettingsError, match="device 'cuda' was asked for"):
+        one_layer_client(device="cuda")
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_on_cuda_the_upload_is_the_same() -> None:
+    client = one_layer_client(device="cuda")
+    reply, _, _ = client.fit([START], config_of())
+    assert dense(decoded(reply, client).entries[0]).tolist() == [[4, -3, 0, -3]]
+
+
+@pytest.mark.parametrize(
+    ("entry", "field"),
+    [
+        (Entry("0.weight", NotSent((1, 4), np.dtype("float32"))), "encoding"),
+        (Entry("0.weight", START, "difference"), "content"),
+    ],
+    ids=["absent", "difference"],
+)
+def test_what_only_an_uplink_may_hold_is_refused_in_a_downlink(entry: Entry, field: str) -> None:
+    message = rf"server, layer 0\.weight, field {field}: the global model came as"
+    with pytest.raises(PayloadError, match=message):
+        one_layer_client().fit(encode([entry]), config_of())
