@@ -25,7 +25,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 		echo "lean-flwr needs Python 3.11 or newer; '$(or $(PYTHON),$(CANDIDATES))' is not." >&2; \
 		echo "Install one, or name it: make PYTHON=/path/to/python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev,audio]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev,audio,tensorboard]'
 	@touch $@
 
 demo: install ## Train ZeroFL on the embedded digits with 100 virtual clients on Ray

@@ -6,10 +6,11 @@ from decimal import Decimal
 
 import torch
 
-from simulations.apps import make_client, make_strategy
+from simulations.assembly import make_client, make_strategy
 from simulations.data import FederatedData, load_data
 from simulations.ray_cluster import check_address
 from simulations.settings import RunSettings
+from simulations.tensorboard import check_tensorboard
 from zerofl_flwr.errors import SettingsError
 from zerofl_flwr.threads import available_cpus
 
@@ -24,6 +25,8 @@ def check(settings: RunSettings) -> None:
     """
     _check_resources(settings)
     _check_schedules(settings)
+    if settings.simulation.tensorboard:
+        check_tensorboard()
     _check_validation(settings, load_data(settings.data))
     make_client(settings, 0)
     make_strategy(settings)
@@ -44,6 +47,15 @@ def _check_resources(settings: RunSettings) -> None:
         )
     if simulation.device != "cpu" and on_this_machine and gpus == 0:
         raise SettingsError(f"device is {simulation.device!r}, but torch finds no CUDA device")
+    if (
+        simulation.device != "cpu"
+        and simulation.backend == "ray"
+        and not simulation.gpus_per_client
+    ):
+        raise SettingsError(
+            "device is cuda, but gpus-per-client is 0, which hides every GPU from Ray's workers: "
+            "give each client a share, such as 0.25"
+        )
     if simulation.ray_address is not None:
         if simulation.backend != "ray":
             raise SettingsError("ray-address goes with backend ray, not in-process")

@@ -23,6 +23,7 @@ from simulations.journal import LINES, TABLES, Journal
 from simulations.models import build_model
 from simulations.report import write_plots
 from simulations.settings import RunSettings, read_config
+from simulations.tensorboard import write_scalars
 from simulations.zero_positions import ZeroPositions
 from strategies.reports import RoundReport
 from strategies.state import State
@@ -32,6 +33,7 @@ from zerofl_flwr.model_arrays import Array, array_names
 _PACKAGES = ("lean-flwr", "flwr", "ray", "torch", "numpy", "scipy", "pandas", "flwr-datasets")
 _CONFIG, _ENVIRONMENT, _PARTITIONS = "config.toml", "environment.json", "partitions.csv"
 _CHECKPOINT, _MODEL, _ZEROS = "checkpoint.npz", "model.npz", "zero_positions.npz"
+_TENSORBOARD = "tensorboard"
 LOG = "flower.log"
 
 
@@ -158,6 +160,8 @@ class Recorder:
         layers = [{"round": server_round, **asdict(layer)} for layer in report.layers]
         self._zeros.add(server_round, report.masks)
         self._journal.append_round(row, clients, layers)
+        if simulation.tensorboard:
+            write_scalars(self.folder / _TENSORBOARD, row)
         last = server_round == simulation.rounds
         if last:
             # Before the checkpoint that calls the run finished: a run that is killed in between
@@ -189,6 +193,7 @@ def _files_of_a_run(folder: Path) -> Iterator[Path]:
     fixed = (_CONFIG, _ENVIRONMENT, _PARTITIONS, *tables, LINES, _CHECKPOINT, _MODEL, _ZEROS, LOG)
     yield from (folder / name for name in fixed if (folder / name).exists())
     yield from sorted((folder / "plots").glob("*.png"))
+    yield from sorted((folder / _TENSORBOARD).glob("events.*"))
 
 
 def _environment() -> dict[str, Any]:

@@ -13,7 +13,7 @@ from flwr.server import ServerApp
 from flwr.simulation import run_simulation
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from simulations.apps import make_client_app, make_server_app
+from simulations.assembly import make_client_app, make_server_app
 from simulations.in_process import run_in_process
 from simulations.preflight import check
 from simulations.ray_cluster import ray_cluster

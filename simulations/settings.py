@@ -16,14 +16,15 @@ from typing import Any
 import tomli_w
 
 from simulations.data_settings import DataSettings
+from simulations.dataset_names import local_folder
 from simulations.naming import unknown_name
-from simulations.preparation import local_folder
 from zerofl_flwr.errors import SettingsError
 from zerofl_flwr.settings import ZeroFLSettings
 from zerofl_flwr.training import TrainingSettings
 
 ALGORITHMS = ("zerofl",)
 BACKENDS = ("ray", "in-process")
+DEFAULT_SERVER_LEARNING_RATES = {"fedadam": 0.01, "fedyogi": 0.01, "fedadagrad": 0.01}
 STRATEGIES = ("fedavg", "fedavgm", "fedadam", "fedyogi", "fedadagrad", "fedprox")
 Scalar = bool | int | float | str
 
@@ -42,10 +43,14 @@ class SimulationSettings:
         Clients that train in a round, drawn by (seed, round).
     model : str
         resnet18, femnist_cnn, digits_cnn, or package.module:function of your own.
+    masked : str, optional
+        Layers that train sparse, by module name, with commas between; default: the built-in model's
+        own list, or everything but the input layer, 1x1 convolutions and the last layer.
     strategy : str
         Flower strategy that is wrapped: fedavg, fedavgm, fedadam, fedyogi, fedadagrad or fedprox.
-    server_learning_rate : float
-        Learning rate of the server optimizers (fedavgm, fedadam, fedyogi, fedadagrad).
+    server_learning_rate : float, optional
+        Learning rate of the server optimizers; default: 1 for fedavgm, 0.01 for fedadam, fedyogi
+        and fedadagrad.
     server_momentum : float
         Momentum of fedavgm.
     server_tau : float
@@ -68,14 +73,17 @@ class SimulationSettings:
         Device that clients train on: cpu or cuda.
     checkpoint_every : int
         Rounds between two checkpoints; the last round is always saved. 0 keeps none.
+    tensorboard : bool
+        Also write the rounds as TensorBoard scalars, into the run's folder (extra: tensorboard).
     """
 
     algorithm: str = "zerofl"
     rounds: int = 10
     clients_per_round: int = 10
     model: str = "digits_cnn"
+    masked: str | None = None
     strategy: str = "fedavg"
-    server_learning_rate: float = 1.0
+    server_learning_rate: float | None = None
     server_momentum: float = 0.9
     server_tau: float = 1e-3
     proximal_mu: float = 0.01
@@ -87,6 +95,7 @@ class SimulationSettings:
     ray_address: str | None = None
     device: str = "cpu"
     checkpoint_every: int = 1
+    tensorboard: bool = False
 
     def __post_init__(self) -> None:
         """Refuse values that cannot run on any machine."""
@@ -100,9 +109,9 @@ class SimulationSettings:
         for name in ("rounds", "clients_per_round", "evaluate_every", "cpus_per_client"):
             if getattr(self, name) < 1:
                 raise SettingsError(f"{name} is {getattr(self, name)}; it must be at least 1")
-        for name in ("server_learning_rate", "server_tau"):
-            value = getattr(self, name)
-            if not (math.isfinite(value) and value > 0):
+        rate = self.server_learning_rate
+        for name, value in (("server_learning_rate", rate), ("server_tau", self.server_tau)):
+            if value is not None and not (math.isfinite(value) and value > 0):
                 raise SettingsError(f"{name} is {value}; it must be a positive number")
         for name in ("proximal_mu", "gpus_per_client", "checkpoint_every"):
             if not 0 <= getattr(self, name) < math.inf:

@@ -20,8 +20,8 @@ from simulations.columns import (
     rank_values,
 )
 from simulations.data_settings import DataSettings
+from simulations.dataset_names import DIGITS
 from simulations.images import common_shape, image_arrays
-from simulations.preparation import DIGITS
 from simulations.tables import Tables, open_tables
 from zerofl_flwr.errors import DataError
 

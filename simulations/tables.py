@@ -13,8 +13,8 @@ import datasets
 from datasets.exceptions import DatasetsError
 
 from simulations.data_settings import DataSettings
+from simulations.dataset_names import DIGITS, local_folder, split_files
 from simulations.naming import unknown_name
-from simulations.preparation import DIGITS, local_folder, split_files
 from zerofl_flwr.errors import DataError, SettingsError
 
 # Where the hub keeps its own parquet export of data sets that are defined by a script.

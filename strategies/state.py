@@ -35,13 +35,17 @@ class Resumable(Protocol):
 def check_resumable(strategy: Strategy) -> None:
     """Refuse a strategy whose state nobody can save.
 
-    Exact types only: a subclass may carry state that its parent does not know of.
+    Exact types only: a subclass may carry state that its parent does not know of. A strategy that
+    wraps another as its attribute ``strategy`` is as resumable as that one.
 
     Raises
     ------
     SettingsError
         Naming the strategy.
     """
+    inner = getattr(strategy, "strategy", None)
+    if isinstance(inner, Strategy):
+        check_resumable(inner)
     known = type(strategy) in (*_STATELESS, *_SERVER_OPTIMIZERS, FedAvgM)
     if not (known or isinstance(strategy, Resumable)):
         raise SettingsError(

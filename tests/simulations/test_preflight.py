@@ -127,3 +127,9 @@ def test_a_cluster_elsewhere_may_have_more_than_this_machine() -> None:
         cluster.listen()
         address = f"127.0.0.1:{cluster.getsockname()[1]}"
         check(small(backend="ray", ray_address=address, cpus_per_client=64, gpus_per_client=2))
+
+
+def test_a_gpu_that_ray_would_hide_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    with pytest.raises(SettingsError, match="gpus-per-client is 0, which hides every GPU"):
+        check(small(device="cuda", backend="ray"))

@@ -10,13 +10,10 @@ import pytest
 from simulations.data_settings import DataSettings
 from simulations.preparation import (
     describe_source,
-    local_folder,
     prepare_partitions,
     prepare_source,
-    split_files,
 )
 from tests.simulations.parquet_folders import write_labelled_pictures
-from zerofl_flwr.errors import DataError
 
 
 @pytest.fixture(autouse=True)
@@ -83,28 +80,12 @@ def test_relative_and_absolute_paths_are_the_same_source(
     assert relative == describe_source(DataSettings(dataset="./own"))
 
 
-def test_hub_names_are_told_from_paths(tmp_path: Path) -> None:
-    assert local_folder("uoft-cs/cifar10") is None
-    assert local_folder("mnist") is None
-    assert local_folder(str(tmp_path)) == tmp_path
+def test_a_hub_source_is_known_by_its_name() -> None:
     assert describe_source(DataSettings(dataset="a/b", dataset_config="c")) == {
         "kind": "hub",
         "name": "a/b",
         "config": "c",
     }
-    for path in ("./nowhere", "../nowhere", "~/nowhere", str(tmp_path / "nowhere"), "a/b/c"):
-        with pytest.raises(DataError, match="does not exist"):
-            local_folder(path)
-
-
-def test_split_files(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"there is no train-\*\.parquet in"):
-        split_files(tmp_path)
-    for name in ("train-00001-of-00002.parquet", "train-00000-of-00002.parquet", "other.parquet"):
-        (tmp_path / name).touch()
-    found = split_files(tmp_path)
-    assert list(found) == ["train"]
-    assert [path.name[:11] for path in found["train"]] == ["train-00000", "train-00001"]
 
 
 def test_warm_cache_is_opened_without_the_dataset_libraries(cache: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from simulations import recorder as recorder_module
-from simulations.apps import initial_arrays
+from simulations.assembly import initial_arrays
 from simulations.checkpoint import Checkpoint
 from simulations.recorder import Recorder
 from simulations.settings import RunSettings, read_config

@@ -20,13 +20,13 @@ from flwr.server.strategy import (
 )
 from torch.utils.data import DataLoader, TensorDataset
 
-from simulations.apps import batches, initial_arrays, make_client, make_strategy
+from simulations.assembly import batches, initial_arrays, make_client, make_strategy
 from simulations.data import load_data
 from simulations.models import build_model
 from simulations.settings import RunSettings
 from strategies import ZeroFL
 from tests.simulations.small_runs import small
-from zerofl_flwr.errors import ClientFailedError
+from zerofl_flwr.errors import ClientFailedError, SettingsError
 from zerofl_flwr.model_arrays import get_arrays
 from zerofl_flwr.sparsify import masked_weight_names, sparsify
 from zerofl_flwr.swat import sparse_layers
@@ -242,3 +242,25 @@ class OneClientManager(SimpleClientManager):
 
     def num_available(self) -> int:
         return 1
+
+
+def test_masked_layers_can_be_chosen_by_name() -> None:
+    # Another seed than the other tests': models are kept per settings within a process.
+    model = make_client(small(masked="conv2, fc1"), 0).model
+    assert masked_weight_names(model) == ["conv2.weight", "fc1.weight"]
+    with pytest.raises(SettingsError, match=r"conv9.*did you mean 'conv[12]'|conv9.*nearest"):
+        make_client(small(masked="conv9"), 0)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "given", "used"),
+    [("fedadam", None, 0.01), ("fedyogi", None, 0.01), ("fedadagrad", 0.3, 0.3)],
+)
+def test_server_learning_rates_suit_their_strategy(
+    strategy: str, given: float | None, used: float
+) -> None:
+    assert wrapped(small(strategy=strategy, server_learning_rate=given)).eta == used
+
+
+def test_fedavgm_steps_fully_by_default() -> None:
+    assert wrapped(small(strategy="fedavgm")).server_learning_rate == 1.0
