@@ -14,6 +14,7 @@ from simulations.assembly import make_client, make_server_components
 from simulations.preflight import check
 from simulations.recorder import Recorder
 from simulations.settings import RunSettings
+from zerofl_flwr.errors import SettingsError
 
 
 def _client_fn(context: Context) -> Client:
@@ -25,7 +26,18 @@ def _server_fn(context: Context) -> ServerAppComponents:
     settings, out, resume = _from_run_config(context)
     check(settings)
     recorder = Recorder.resume(out) if resume else Recorder.create(out, settings)
+    _check_same(settings, recorder.settings)
     return make_server_components(settings, recorder)
+
+
+def _check_same(given: RunSettings, stored: RunSettings) -> None:
+    """Refuse to continue a run with other settings: its clients see the run-config alone."""
+    asked, kept = given.to_mapping(), stored.resolved().to_mapping()
+    if differing := sorted(k for k in asked.keys() | kept.keys() if asked.get(k) != kept.get(k)):
+        raise SettingsError(
+            "a resumed run keeps its settings, but the run-config differs from its config.toml in "
+            f"{', '.join(differing)}: pass --run-config with that file's values"
+        )
 
 
 @lru_cache(maxsize=4)

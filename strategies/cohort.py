@@ -139,6 +139,8 @@ class Cohort(ClientManager):
         self._min_available = min_available
         self._manager: ClientManager | None = None
         self._members: dict[str, Member] = {}
+        self._draws = 0
+        self._replaced: set[str] = set()
         self._failed: set[str] = set()  # who did not answer in this round
         self._round = 0
         self._purpose: Purpose = "fit"
@@ -168,6 +170,7 @@ class Cohort(ClientManager):
                 f"{manager.num_available()} came within {_PATIENCE_SECONDS} seconds"
             )
         self._failed.clear()
+        self._draws = 0
         self._refresh()
         for member in self._members.values():
             member.meter = None  # it holds its round's model, and would outlive it here
@@ -215,8 +218,14 @@ class Cohort(ClientManager):
             )
             return []
         generator = np.random.default_rng(
-            [self._seed & 0xFFFFFFFFFFFFFFFF, self._round, _PURPOSE_SEEDS[self._purpose]]
+            [
+                self._seed & 0xFFFFFFFFFFFFFFFF,
+                self._round,
+                _PURPOSE_SEEDS[self._purpose],
+                *([self._draws] if self._draws else []),  # a strategy may draw again in a round
+            ]
         )
+        self._draws += 1
         chosen = sorted(generator.choice(len(candidates), size=num_clients, replace=False))
         for index in chosen:
             candidates[index].meter = self._meter
@@ -258,12 +267,15 @@ class Cohort(ClientManager):
             for cid, member in self._members.items()
             if available.get(cid) is member.proxy
         }
-        known = self._failed.union(self._members)
+        # A node that was replaced may stay listed until Flower notices that it is gone.
+        self._replaced &= available.keys()
+        known = self._failed.union(self._members, self._replaced)
         new = [proxy for cid, proxy in available.items() if cid not in known]
         if not new:
             return
         with ThreadPoolExecutor(max_workers=_PROPERTY_WORKERS) as executor:
             identities = list(executor.map(_partition_id_or_failure, new))
+        newcomers = {proxy.cid for proxy in new}
         owners = {member.partition_id: member.cid for member in self._members.values()}
         failures = [answer for answer in identities if isinstance(answer, ClientFailedError)]
         for failure in failures:
@@ -282,10 +294,22 @@ class Cohort(ClientManager):
                     proxy.cid,
                 )
                 identity = int(proxy.cid)
-            if identity in owners:
+            owner = owners.get(identity)
+            if owner is not None and owner in self._members and owner not in newcomers:
+                log(
+                    WARNING,
+                    "node %s takes the place of node %s, which held partition %d before",
+                    proxy.cid,
+                    owner,
+                    identity,
+                )
+                del self._members[owner]
+                self._replaced.add(owner)
+            elif owner is not None:
                 raise SettingsError(
-                    f"nodes {owners[identity]} and {proxy.cid} both say that they hold partition "
-                    f"{identity}; give each SuperNode its own partition-id"
+                    f"nodes {owner} and {proxy.cid} both say that they hold partition {identity}; "
+                    "give each SuperNode its own partition-id, and hand it to "
+                    "ZeroFLClient(partition_id=...)"
                 )
             owners[identity] = proxy.cid
             self._members[proxy.cid] = Member(proxy, identity)

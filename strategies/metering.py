@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
-from flwr.common import FitIns, FitRes
+from flwr.common import FitIns, FitRes, Parameters
 from flwr.common.serde import recorddict_to_proto
 from flwr.compat.common import recorddict_compat as compat
+from flwr.proto.recorddict_pb2 import RecordDict as ProtoRecordDict
 
 
 @dataclass(frozen=True)
@@ -64,8 +66,46 @@ def message_bytes(content: FitIns | FitRes) -> int:
         Bytes of the protobuf that Flower puts on the wire for the content. The envelope (ids,
         time stamps; about 200 bytes a message) and the transport's own framing are not in it.
     """
-    if isinstance(content, FitIns):
-        record = compat.fitins_to_recorddict(content, keep_input=True)
+    tensors = content.parameters.tensors
+    hollow = replace(
+        content, parameters=Parameters([b""] * len(tensors), content.parameters.tensor_type)
+    )
+    if isinstance(hollow, FitIns):
+        record = compat.fitins_to_recorddict(hollow, keep_input=True)
     else:
-        record = compat.fitres_to_recorddict(content, keep_input=True)
-    return int(recorddict_to_proto(record).ByteSize())
+        record = compat.fitres_to_recorddict(hollow, keep_input=True)
+    return _filled_bytes(recorddict_to_proto(record), [len(tensor) for tensor in tensors])
+
+
+def _filled_bytes(hollow: ProtoRecordDict, tensor_bytes: Sequence[int]) -> int:
+    """Return the bytes of a message whose tensors are still empty, once they hold so many bytes.
+
+    Serializing the tensors only to count them would cost more than decoding and summing them. A
+    filled field adds its tag, its length and its bytes; each message around it grows by as much,
+    and by the digits that its own length gains.
+    """
+    total = int(hollow.ByteSize())
+    for item in hollow.items:
+        if not item.HasField("array_record"):
+            continue
+        record = int(item.array_record.ByteSize())
+        filled_record = record
+        for entry in item.array_record.items:
+            length = tensor_bytes[int(entry.key)] if entry.key.isdigit() else 0
+            array, whole = int(entry.value.ByteSize()), int(entry.ByteSize())
+            filled = array + (1 + _length_bytes(length) + length if length else 0)
+            grown = _grown(whole, array, filled)
+            filled_record = _grown(filled_record, whole, grown)
+        whole = int(item.ByteSize())
+        total = _grown(total, whole, _grown(whole, record, filled_record))
+    return total
+
+
+def _grown(outer: int, inner: int, grown_inner: int) -> int:
+    """Return the size of a message after one inside it grew from ``inner`` to ``grown_inner``."""
+    return outer + grown_inner - inner + _length_bytes(grown_inner) - _length_bytes(inner)
+
+
+def _length_bytes(length: int) -> int:
+    """Return the bytes of a length prefix: seven bits in each."""
+    return max(1, (length.bit_length() + 6) // 7)

@@ -93,7 +93,16 @@ def aggregate_mean(
     total = sum(reply.result.num_examples for reply in replies)
     combined = FitRes(Status(Code.OK, "mean"), _handed_over(mean), total, {})
     with _every_clients_metrics(strategy, replies):
-        return strategy.aggregate_fit(server_round, [(replies[0].member, combined)], list(failures))
+        try:
+            return strategy.aggregate_fit(
+                server_round, [(replies[0].member, combined)], list(failures)
+            )
+        except KeyError as error:
+            raise RoundFailedError(
+                f"round {server_round}: {type(strategy).__name__}.aggregate_fit found no {error}. "
+                "ZeroFL hands it the clients' mean as one reply without metrics: read them in "
+                "fit_metrics_aggregation_fn, or pass per_client=True"
+            ) from error
 
 
 def aggregate_each(

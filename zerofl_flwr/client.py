@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping
 from dataclasses import replace
@@ -39,6 +40,9 @@ Patterns = dict[str, NDArray[np.int64]]
 """Flat positions that a frozen mask keeps, by layer."""
 
 
+_log = logging.getLogger("zerofl_flwr")
+
+
 class ZeroFLClient(NumPyClient):
     """A client that trains with sparse weights and activations and uploads the top of them.
 
@@ -55,8 +59,8 @@ class ZeroFLClient(NumPyClient):
         The entries ``learning-rate`` and ``local-epochs`` of a round's config override it; an entry
         ``proximal_mu``, which Flower's FedProx sends, adds its penalty.
     partition_id : int
-        Who this client is; samples and shuffles derive from (seed, round, partition_id), and the
-        strategy orders replies by it.
+        Who this client is, usually ``context.node_config["partition-id"]``; shuffles derive from
+        (seed, round, partition_id), and the strategy orders replies by it.
     seed : int
         Seed of the run.
     device : str
@@ -78,8 +82,8 @@ class ZeroFLClient(NumPyClient):
         train_batches: Batches,
         validation_batches: Batches | None = None,
         *,
+        partition_id: int,
         training: TrainingSettings | None = None,
-        partition_id: int = 0,
         seed: int = 0,
         device: str = "cpu",
         threads: int | None = None,
@@ -130,7 +134,8 @@ class ZeroFLClient(NumPyClient):
             self.model,
             self.train_batches,
             training,
-            seed=seed_of(self.seed, plan.server_round if plan else 0, self.partition_id),
+            # Without a plan nobody says which round it is: shuffles must not repeat each other.
+            seed=seed_of(self.seed, plan.server_round, self.partition_id) if plan else None,
             device=self.device,
             proximal_mu=proximal_mu,
             loss_function=self.loss_function,
@@ -188,6 +193,13 @@ class ZeroFLClient(NumPyClient):
             arrays = [dense_array(entry) for entry in entries]
         set_arrays(self.model, arrays)
         masked = masked_weight_names(self.model)
+        if plan is not None and plan.sparsity and not masked:
+            _log.warning(
+                "client %d trains and uploads dense: its model did not go through sparsify(), but "
+                "the round's sparsity is %g",
+                self.partition_id,
+                plan.sparsity,
+            )
         if plan is not None and masked:
             set_sparsity(
                 self.model, plan.sparsity, plan.activation_sparsity, plan.gradient_sparsity

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
@@ -117,13 +118,16 @@ class _SparseUplink:
             FitIns(ndarrays_to_parameters(received), plan.without_plan(came.config)),
             keep_input=False,
         )
+        started = time.perf_counter()
         reply = call_next(message, context)
+        seconds = time.perf_counter() - started
         if reply.has_error():
             return reply
         result = compat.recorddict_to_fitres(reply.content, keep_input=True)
         if result.status.code != Code.OK:
             return reply
         trained = parameters_to_ndarrays(result.parameters)
+        result.metrics = {"train_seconds": seconds, **result.metrics}
         result.parameters = ndarrays_to_parameters(self._select(plan, received, trained, patterns))
         reply.content = compat.fitres_to_recorddict(result, keep_input=False)
         return reply

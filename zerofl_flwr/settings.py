@@ -14,6 +14,7 @@ from zerofl_flwr.uplink import canonical_rule
 AGGREGATIONS = ("all-clients", "senders")
 FAILURE_POLICIES = ("skip", "raise")
 _PREFIX = "zerofl-"
+_DEFAULT_MASK_RATIO = 0.2
 
 
 @dataclass(frozen=True)
@@ -34,8 +35,9 @@ class ZeroFLSettings:
         Sparsity the schedule starts from.
     sparsity_rounds : int
         Rounds the sparsity schedule takes to its final value.
-    mask_ratio : float
-        Extra share of weights uploaded, r_mask; at most the sparsity.
+    mask_ratio : float, optional
+        Extra share of weights uploaded, r_mask; at most the sparsity. Default: 0.2, or the sparsity
+        where that is less.
     mask_ratio_schedule : str
         constant, linear, cosine or cubic over rounds.
     mask_ratio_start : float, optional
@@ -73,7 +75,7 @@ class ZeroFLSettings:
     sparsity_schedule: str = "constant"
     sparsity_start: float | None = None
     sparsity_rounds: int = 0
-    mask_ratio: float = 0.2
+    mask_ratio: float | None = None
     mask_ratio_schedule: str = "constant"
     mask_ratio_start: float | None = None
     mask_ratio_rounds: int = 0
@@ -90,10 +92,13 @@ class ZeroFLSettings:
 
     def __post_init__(self) -> None:
         """Validate every field and put the rule's name in its canonical form."""
-        for name in ("sparsity", "mask_ratio", "gradient_sparsity"):
-            exact_fraction(getattr(self, name), name)
-        if self.activation_sparsity is not None:
-            exact_fraction(self.activation_sparsity, "activation_sparsity")
+        for name in ("sparsity", "mask_ratio", "activation_sparsity", "gradient_sparsity"):
+            value = getattr(self, name)
+            if value is None:
+                continue
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                raise SettingsError(f"{name} is {value!r}; expected a number from 0 to 1")
+            exact_fraction(value, name)
         object.__setattr__(self, "rule", canonical_rule(self.rule))
         self._check_choices()
         sparsity, mask_ratio = self._schedules()
@@ -140,8 +145,12 @@ class ZeroFLSettings:
         sparsity = Schedule(
             self.sparsity, self.sparsity_start, self.sparsity_rounds, self.sparsity_schedule
         )
+        ratio = self.mask_ratio
         mask_ratio = Schedule(
-            self.mask_ratio, self.mask_ratio_start, self.mask_ratio_rounds, self.mask_ratio_schedule
+            min(_DEFAULT_MASK_RATIO, self.sparsity) if ratio is None else ratio,
+            self.mask_ratio_start,
+            self.mask_ratio_rounds,
+            self.mask_ratio_schedule,
         )
         return sparsity, mask_ratio
 

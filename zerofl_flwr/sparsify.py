@@ -249,8 +249,8 @@ def _make_sparse(name: str, module: nn.Module) -> LayerState:
         # Changing the class keeps the very module: whoever holds it, its hooks and its parameters.
         module.__class__ = SPARSE_TYPES[type(module)]
         module.register_buffer("frozen_mask", None, persistent=False)
-    state = LayerState(name)
-    cast(SparseLayer, module).swat = state
+    layer, state = cast(SparseLayer, module), LayerState(name)
+    layer.swat, layer.frozen_mask = state, None
     return state
 
 

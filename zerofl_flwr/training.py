@@ -118,7 +118,7 @@ def train_locally(
     batches: Batches,
     settings: TrainingSettings,
     *,
-    seed: int,
+    seed: int | None,
     device: str = "cpu",
     proximal_mu: float = 0.0,
     loss_function: LossFunction = nn.functional.cross_entropy,
@@ -134,8 +134,8 @@ def train_locally(
         repeatable, because that generator is seeded here (and restored afterwards).
     settings : TrainingSettings
         ``learning_rate`` is used as it is: give the round's own.
-    seed : int
-        Seed of this round and client.
+    seed : int or None
+        Seed of this round and client; None leaves torch's global generator alone.
     device : str
         ``"cpu"`` or ``"cuda"``.
     proximal_mu : float
@@ -236,8 +236,11 @@ def _pull_back(
 
 
 @contextmanager
-def _seeded(seed: int, device: str) -> Iterator[None]:
+def _seeded(seed: int | None, device: str) -> Iterator[None]:
     """Seed the generators that training draws from, and restore them afterwards."""
+    if seed is None:
+        yield
+        return
     devices: list[int] = []
     if device.startswith("cuda"):
         index: int | None = torch.device(device).index  # None means the current one

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import statistics
 import time
+from functools import lru_cache
 from typing import Annotated, Any
 
 import torch
@@ -33,9 +34,8 @@ class PlainClient(NumPyClient):
 
     def __init__(self, settings: RunSettings, partition_id: int) -> None:
         limit_threads(settings.simulation.cpus_per_client)
-        data = load_data(settings.data)
-        self.model = build_model(settings.simulation.model, data.num_classes, data.sample_shape)
-        self.train = data.partition(partition_id).train
+        self.model = _plain_model(settings)
+        self.train = load_data(settings.data).partition(partition_id).train
         self.settings = settings
 
     def fit(
@@ -55,6 +55,13 @@ class PlainClient(NumPyClient):
             optimizer.step()
         trained = [value.cpu().numpy() for value in self.model.state_dict().values()]
         return trained, len(self.train), {}
+
+
+@lru_cache(maxsize=1)
+def _plain_model(settings: RunSettings) -> nn.Module:
+    """Keep one model per process, as ours does: building one takes longer than a small epoch."""
+    data = load_data(settings.data)
+    return build_model(settings.simulation.model, data.num_classes, data.sample_shape)
 
 
 class _Timed:

@@ -42,6 +42,7 @@ def upload_sizes() -> pd.DataFrame:
     """
     model = sparsify(resnet18(10), 0.95)
     names, masked = array_names(model), masked_weight_names(model)
+    positions = ",".join(str(names.index(name)) for name in masked)
     before = get_arrays(model)
     generator = np.random.default_rng(0)
     after = [
@@ -61,7 +62,7 @@ def upload_sizes() -> pd.DataFrame:
             rule="top-k-weights",
             keep=uploaded_fraction(sparsity, mask_ratio),
         )
-        size = reply_bytes(encode(entries, {"round": 1, "masked": ""}))
+        size = reply_bytes(encode(entries, {"round": 1, "masked": positions}))
         rows.append(
             {
                 "sparsity": sparsity,

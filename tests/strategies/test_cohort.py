@@ -329,3 +329,25 @@ def test_errors_carry_the_clients_name(error: Exception, reason: str) -> None:
     assert (caught.value.partition_id, caught.value.reason) == (3, reason)
     assert isinstance(caught.value, ClientFailedError)
     assert caught.value.__cause__ is error
+
+
+def test_a_node_that_comes_back_under_another_id_replaces_the_old_one(
+    flower_log: pytest.LogCaptureFixture,
+) -> None:
+    manager = managed([Node(0, cid="10"), Node(1, cid="11")])
+    cohort = Cohort(0).at(manager, 1, "fit")
+    manager.register(Node(1, cid="12"))  # node 11 is still listed
+    for server_round in (2, 3):
+        members = cohort.at(manager, server_round, "fit").members()
+        assert [(member.partition_id, member.cid) for member in members] == [(0, "10"), (1, "12")]
+    assert flower_log.text.count("node 12 takes the place of node 11") == 1
+
+
+def test_drawing_again_in_a_round_gives_others_and_repeats_by_seed() -> None:
+    manager = managed([Node(number) for number in range(30)])
+    draws = []
+    for _ in range(2):
+        cohort = Cohort(5).at(manager, 1, "fit")
+        draws.append([partitions(cohort.sample(5)) for _ in range(3)])
+    assert draws[0] == draws[1]
+    assert len({tuple(draw) for draw in draws[0]}) == 3

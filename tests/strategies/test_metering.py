@@ -134,3 +134,21 @@ def test_no_message_outlives_its_round() -> None:
     strategy.configure_evaluate(6, parameters, manager)
     gc.collect()
     assert [message() for message in messages] == [None] * 6
+
+
+@pytest.mark.parametrize("size", [0, 1, 100, 127, 128, 16_000, 16_383, 16_384, 2_097_152])
+def test_hollow_measuring_gives_the_bytes_of_the_full_message(size: int) -> None:
+    tensors = [b"x" * size, b"", b"y" * (size // 2), b"z" * 90]
+    parameters = Parameters(tensors, "numpy.ndarray")
+    down = FitIns(parameters, {"learning-rate": 0.1})
+    up = FitRes(OK, parameters, 12, {"train_loss": 0.5})
+    full_down = recorddict_to_proto(compat.fitins_to_recorddict(down, keep_input=True))
+    full_up = recorddict_to_proto(compat.fitres_to_recorddict(up, keep_input=True))
+    assert message_bytes(down) == len(full_down.SerializeToString())
+    assert message_bytes(up) == len(full_up.SerializeToString())
+
+
+def test_a_message_without_tensors_is_measured() -> None:
+    down = FitIns(Parameters([], ""), {})
+    full = recorddict_to_proto(compat.fitins_to_recorddict(down, keep_input=True))
+    assert message_bytes(down) == len(full.SerializeToString())

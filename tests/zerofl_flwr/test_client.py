@@ -34,7 +34,7 @@ def one_layer_client(**options: Any) -> ZeroFLClient:
         [batch],
         training=TrainingSettings(learning_rate=0.5),
         loss_function=lambda outputs, labels: outputs.sum(),
-        **options,
+        **{"partition_id": 0, **options},
     )
 
 
@@ -147,16 +147,20 @@ def test_under_another_strategy_the_reply_is_dense() -> None:
     assert set(metrics) == {"train_loss", "train_seconds"}
 
 
-def test_a_plain_model_trains_dense_and_uploads_all() -> None:
+def test_a_plain_model_trains_dense_and_uploads_all_and_says_so(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     model = nn.Sequential(nn.Linear(4, 1, bias=False))
     batch = (torch.tensor([[1.0, 2.0, 3.0, 4.0]]), torch.tensor([0]))
     client = ZeroFLClient(
         model,
         [batch],
+        partition_id=4,
         training=TrainingSettings(learning_rate=0.5),
         loss_function=lambda outputs, labels: outputs.sum(),
     )
     reply, _, _ = client.fit([START], config_of())
+    assert "client 4 trains and uploads dense" in caplog.text
     payload = decoded(reply, client)
     assert dense(payload.entries[0]).tolist() == [[3.5, -4, 0.5, -3]]
     assert payload.meta["masked"] == ""

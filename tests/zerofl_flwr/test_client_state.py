@@ -207,13 +207,13 @@ def test_training_that_diverges_is_the_clients_failure() -> None:
 
 
 def test_no_data_is_an_error() -> None:
-    client = ZeroFLClient(full_model(), [])
+    client = ZeroFLClient(full_model(), [], partition_id=0)
     with pytest.raises(ClientFailedError, match="no training data"):
         client.fit(global_arrays(), config_of())
     with pytest.raises(SettingsError, match="no validation data to evaluate on"):
         client.evaluate(global_arrays(), config_of())
     with pytest.raises(ClientFailedError, match="no data to evaluate on"):
-        ZeroFLClient(full_model(), [], []).evaluate(global_arrays(), config_of())
+        ZeroFLClient(full_model(), [], [], partition_id=0).evaluate(global_arrays(), config_of())
 
 
 @pytest.mark.parametrize("method", ["fit", "evaluate"])
