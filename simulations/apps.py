@@ -26,11 +26,11 @@ def _server_fn(context: Context) -> ServerAppComponents:
     settings, out, resume = _from_run_config(context)
     check(settings)
     recorder = Recorder.resume(out) if resume else Recorder.create(out, settings)
-    _check_same(settings, recorder.settings)
+    check_same(settings, recorder.settings)
     return make_server_components(settings, recorder)
 
 
-def _check_same(given: RunSettings, stored: RunSettings) -> None:
+def check_same(given: RunSettings, stored: RunSettings) -> None:
     """Refuse to continue a run with other settings: its clients see the run-config alone."""
     asked, kept = given.to_mapping(), stored.resolved().to_mapping()
     if differing := sorted(k for k in asked.keys() | kept.keys() if asked.get(k) != kept.get(k)):

@@ -14,7 +14,9 @@ import pandas as pd
 import psutil
 import pytest
 
-from simulations.settings import all_fields, default_of
+from simulations.apps import check_same
+from simulations.settings import RunSettings, all_fields, default_of
+from zerofl_flwr.errors import SettingsError
 
 _REPOSITORY = Path(__file__).parents[2]
 _OWN_KEYS = {"out": "", "resume": False}
@@ -82,3 +84,10 @@ def test_flwr_run_trains_and_writes_the_run_folder(
     assert settings["num-clients"] == 6
     assert settings["samples-per-client"] == 40
     assert (out / "model.npz").exists()
+
+
+def test_a_run_is_resumed_with_its_own_settings_only() -> None:
+    stored = RunSettings.from_mapping({"rounds": 5, "seed": 3})
+    check_same(stored, stored)
+    with pytest.raises(SettingsError, match=r"differs from its config\.toml in rounds, seed"):
+        check_same(RunSettings(), stored)

@@ -53,6 +53,9 @@ def test_the_reply_is_what_the_rules_select(rule: str) -> None:
     assert bits(parameters_to_ndarrays(result.parameters)) == bits(expected_arrays(MASKED, plan))
     assert bits(client.got) == bits(BEFORE)
     assert client.config == {"learning-rate": 0.1}
+    seconds = result.metrics.pop("train_seconds")
+    assert isinstance(seconds, float)
+    assert seconds > 0
     assert (result.num_examples, result.metrics) == (17, {"train_loss": 0.5})
     assert result.status.code == Code.OK
 

@@ -45,7 +45,7 @@ def test_the_defaults_are_the_papers() -> None:
         ({"sparsity": 1.5}, "sparsity must lie between 0 and 1, got 1.5"),
         ({"sparsity": -0.1}, "sparsity must lie between 0 and 1"),
         ({"sparsity": math.nan}, "sparsity must lie between 0 and 1, got nan"),
-        ({"sparsity": "much"}, "sparsity must be a number from 0 to 1, got 'much'"),
+        ({"sparsity": "much"}, "sparsity is 'much'; expected a number from 0 to 1"),
         ({"mask_ratio": 2}, "mask_ratio must lie between 0 and 1"),
         ({"gradient_sparsity": 1.01}, "gradient_sparsity must lie between 0 and 1"),
         ({"activation_sparsity": -1}, "activation_sparsity must lie between 0 and 1"),
@@ -182,3 +182,8 @@ def test_a_missing_entry_is_named(key: str) -> None:
 def test_what_is_not_the_plans_stays_in_the_config() -> None:
     config = {"learning-rate": 0.1, **CONFIG, "local-epochs": 2}
     assert PLAN.without_plan(config) == {"learning-rate": 0.1, "local-epochs": 2}
+
+
+@pytest.mark.parametrize(("sparsity", "ratio"), [(0.95, 0.2), (0.1, 0.1), (0.0, 0.0)])
+def test_the_mask_ratio_fits_the_sparsity_by_default(sparsity: float, ratio: float) -> None:
+    assert ZeroFLSettings(sparsity=sparsity).plan(1).mask_ratio == ratio

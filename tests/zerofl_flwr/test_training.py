@@ -262,3 +262,24 @@ def test_training_on_cuda_is_seeded_and_restores_the_generator(device: str) -> N
         assert torch.equal(torch.rand(3, device=device), expected)
         results.append(nn.utils.parameters_to_vector(model.parameters()).detach().cpu())
     assert torch.equal(*results)
+
+
+def test_without_a_seed_shuffles_follow_the_global_generator() -> None:
+    model = nn.Linear(1, 2)
+    orders: list[list[float]] = []
+
+    class Noting(nn.Module):
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            orders[-1] += inputs.flatten().tolist()
+            outputs: torch.Tensor = model(inputs)
+            return outputs
+
+    samples = TensorDataset(torch.arange(32.0).reshape(-1, 1), torch.zeros(32, dtype=torch.long))
+    loader = DataLoader(samples, batch_size=4, shuffle=True)
+    noting = Noting()
+    noting.add_module("model", model)
+    for seed in (None, None, 3, 3):
+        orders.append([])
+        train_locally(noting, loader, TrainingSettings(learning_rate=1e-3), seed=seed)
+    assert orders[0] != orders[1]
+    assert orders[2] == orders[3]
