@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from functools import lru_cache
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import torch
 import typer
@@ -32,9 +31,17 @@ from zerofl_flwr.threads import limit_threads
 class PlainClient(NumPyClient):
     """The client that a Flower quickstart shows: dense weights down, SGD, dense weights up."""
 
+    # One model a process, as ours has it: building one takes longer than a small epoch.
+    _models: ClassVar[dict[RunSettings, nn.Module]] = {}
+
     def __init__(self, settings: RunSettings, partition_id: int) -> None:
         limit_threads(settings.simulation.cpus_per_client)
-        self.model = _plain_model(settings)
+        if settings not in self._models:
+            data = load_data(settings.data)
+            self._models[settings] = build_model(
+                settings.simulation.model, data.num_classes, data.sample_shape
+            )
+        self.model = self._models[settings]
         self.train = load_data(settings.data).partition(partition_id).train
         self.settings = settings
 
@@ -57,13 +64,6 @@ class PlainClient(NumPyClient):
         return trained, len(self.train), {}
 
 
-@lru_cache(maxsize=1)
-def _plain_model(settings: RunSettings) -> nn.Module:
-    """Keep one model per process, as ours does: building one takes longer than a small epoch."""
-    data = load_data(settings.data)
-    return build_model(settings.simulation.model, data.num_classes, data.sample_shape)
-
-
 class _Timed:
     """Mixed into a strategy: notes the seconds of each round."""
 
@@ -75,9 +75,11 @@ class _Timed:
         self._started = time.perf_counter()
         return super().configure_fit(*args, **kwargs)  # type: ignore[misc]
 
-    def aggregate_fit(self, *args: Any, **kwargs: Any) -> Any:
-        """Stop it."""
-        outcome = super().aggregate_fit(*args, **kwargs)  # type: ignore[misc]
+    def aggregate_fit(self, server_round: int, results: Any, failures: Any) -> Any:
+        """Stop it; a client that failed fast must not pass for a fast one."""
+        if failures:
+            raise RuntimeError(f"{len(failures)} clients failed, the first with: {failures[0]}")
+        outcome = super().aggregate_fit(server_round, results, failures)  # type: ignore[misc]
         self.seconds.append(time.perf_counter() - self._started)
         return outcome
 
