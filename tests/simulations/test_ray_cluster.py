@@ -145,5 +145,8 @@ def test_a_host_that_does_not_exist_and_a_port_out_of_range_are_refused(
         check_address("no.such.host:6379")
 
 
-def test_ray_may_look_for_the_cluster_itself() -> None:
+def test_ray_may_look_for_the_cluster_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+    monkeypatch.setattr(socket, "create_connection", lambda *arguments: asked.append(arguments))
     check_address("auto")
+    assert asked == []

@@ -122,8 +122,11 @@ def test_the_json_lines_are_strict(in_process: Path) -> None:
     def refuse(name: str) -> None:
         raise AssertionError(f"{name} is not JSON")
 
-    for line in (in_process / "metrics.jsonl").read_text().splitlines():
-        json.loads(line, parse_constant=refuse)
+    lines = (in_process / "metrics.jsonl").read_text().splitlines()
+    parsed = [json.loads(line, parse_constant=refuse) for line in lines]
+    rounds = pd.read_csv(in_process / "rounds.csv")["round"].tolist()
+    assert [line["round"] for line in parsed] == rounds[-len(parsed) :]
+    assert parsed
 
 
 def test_flowers_own_talk_is_in_the_log(in_process: Path) -> None:

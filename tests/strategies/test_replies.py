@@ -130,7 +130,8 @@ def test_a_client_without_zerofl_is_told_what_it_lacks() -> None:
 
 @pytest.mark.parametrize("count", [1, MAX_EXAMPLES])
 def test_numbers_of_samples_at_the_limits(count: int) -> None:
-    ReplyChecker(SPECS, plan()).decode(reply(examples(count)(honest(plan()))))
+    update = ReplyChecker(SPECS, plan()).decode(reply(examples(count)(honest(plan()))))
+    assert len(update.entries) == len(SPECS)
 
 
 def test_the_largest_honest_payload_is_within_the_limit() -> None:

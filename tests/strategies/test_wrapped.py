@@ -90,8 +90,10 @@ def test_every_strategy_of_flowers_has_its_place() -> None:
 
 @pytest.mark.parametrize("name", sorted(AVERAGE))
 def test_strategies_that_average_can_be_wrapped(name: str) -> None:
-    check_can_wrap(strategy_named(name), per_client=False)
-    check_can_wrap(strategy_named(name), per_client=True)
+    strategy = strategy_named(name)
+    for per_client in (False, True):
+        check_can_wrap(strategy, per_client=per_client)
+    assert ZeroFL(strategy).strategy is strategy
 
 
 @pytest.mark.parametrize("name", sorted(NEED_EVERY_REPLY))
