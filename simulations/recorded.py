@@ -18,6 +18,7 @@ from flwr.server.client_manager import ClientManager
 from flwr.server.client_proxy import ClientProxy
 from flwr.server.strategy import Strategy
 
+from simulations.freed_memory import return_freed_memory
 from simulations.recorder import Recorder
 from strategies.state import check_resumable, load_strategy_state, strategy_state
 
@@ -67,9 +68,15 @@ class RecordedStrategy(Strategy):
         results: list[tuple[ClientProxy, FitRes]],
         failures: list[tuple[ClientProxy, FitRes] | BaseException],
     ) -> tuple[Parameters | None, dict[str, Scalar]]:
-        """Stop the clock of a round: evaluation is not part of it."""
+        """Stop the clock of a round: evaluation is not part of it.
+
+        Empties `results`: Flower's server keeps the list until the next round's has come, which
+        would hold two rounds of replies in memory, and nobody reads it any more.
+        """
         outcome = self._strategy.aggregate_fit(self._first + server_round, results, failures)
         self._recorder.timed(time.perf_counter() - self._started)
+        results.clear()
+        return_freed_memory()
         return outcome
 
     def evaluate(

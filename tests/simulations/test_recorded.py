@@ -166,3 +166,13 @@ def test_a_strategy_whose_state_nobody_can_save_is_refused_by_name() -> None:
     with pytest.raises(SettingsError, match="Krum cannot be checkpointed or resumed"):
         RecordedStrategy(Krum(), Listening())  # type: ignore[arg-type]
     RecordedStrategy(FedAvg(), Listening())  # type: ignore[arg-type]
+
+
+def test_a_rounds_replies_are_let_go_once_they_are_aggregated() -> None:
+    # Flower's server holds on to the list that it passes.
+    strategy = RecordedStrategy(Noting(), Listening())  # type: ignore[arg-type]
+    results: list[Any] = [("a client", "its reply")]
+    strategy.configure_fit(1, parameters_of(0), MANAGER)
+    _, metrics = strategy.aggregate_fit(1, results, [])
+    assert metrics["results"] is results
+    assert results == []
