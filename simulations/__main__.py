@@ -20,9 +20,10 @@ from rich.markup import escape
 
 from simulations.settings import (
     ALGORITHMS,
+    PAPER,
     RunSettings,
     all_fields,
-    default_of,
+    default_text,
     help_texts,
     read_config,
     type_of,
@@ -118,6 +119,19 @@ def _with_setting_options(function: Callable[..., None]) -> Callable[..., None]:
             None,
         ),
         ("overwrite", Annotated[bool, typer.Option(help="Replace a run in --out.")], False),
+        (
+            PAPER,
+            Annotated[
+                bool | None,
+                typer.Option(
+                    help="What is not given is as in the paper, instead of as in our study: "
+                    "constant sparsity, a mean over all clients, the small models' input layer "
+                    "sparse.",
+                    show_default=False,
+                ),
+            ],
+            None,
+        ),
     ]
     parameters = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
@@ -151,10 +165,8 @@ def _with_setting_options(function: Callable[..., None]) -> Callable[..., None]:
 
 def _help_of(group: str, setting: Field[Any]) -> str:
     """Return a setting's description and default, in plain text."""
-    default = default_of(setting)
-    value = "unset" if default is None else default
     description = help_texts(group)[setting.name].replace("`", "")
-    return escape(f"{description} (default: {value})")
+    return escape(f"{description} (default: {default_text(setting)})")
 
 
 app.command(name="run")(_with_setting_options(_run))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property, lru_cache
 
+import torch
 from flwr.app import Context
 from flwr.client import Client, ClientApp
 from flwr.common import NDArrays, Scalar, ndarrays_to_parameters
@@ -29,7 +30,7 @@ from torch.utils.data import (
 )
 
 from simulations.data import load_data
-from simulations.models import build_model, default_masked
+from simulations.models import build_model
 from simulations.recorded import RecordedStrategy
 from simulations.recorder import Recorder
 from simulations.settings import DEFAULT_SERVER_LEARNING_RATES, RunSettings
@@ -43,13 +44,23 @@ _EVALUATION_BATCH = 256
 
 
 def make_client(settings: RunSettings, partition_id: int) -> ZeroFLClient:
-    """Build the client that holds one partition."""
-    partition = load_data(settings.data).partition(partition_id)
-    held_out = len(partition.validation) > 0
+    """Build the client that holds one partition; its tensors are made when they are needed.
+
+    Flower builds a client for each message, also for one that only asks who the client is.
+    """
+    data = load_data(settings.data)
+
+    def training() -> Batches:
+        train = data.partition(partition_id).train
+        return batches(train, settings.training.batch_size, shuffle=True)
+
+    def validation() -> Batches:
+        return batches(data.partition(partition_id).validation, _EVALUATION_BATCH)
+
     return ZeroFLClient(
         _model(settings, "client"),
-        batches(partition.train, settings.training.batch_size, shuffle=True),
-        batches(partition.validation, _EVALUATION_BATCH) if held_out else None,
+        LazyBatches(training),
+        LazyBatches(validation) if data.validation_size(partition_id) else None,
         training=settings.training,
         partition_id=partition_id,
         seed=settings.seed,
@@ -88,6 +99,28 @@ def make_server_components(settings: RunSettings, recorder: Recorder) -> ServerA
     return ServerAppComponents(
         strategy=recorded, config=ServerConfig(num_rounds=remaining, round_timeout=None)
     )
+
+
+class LazyBatches:
+    """Batches that are made when they are first iterated.
+
+    Parameters
+    ----------
+    make : callable
+        Returns the batches; called once.
+    """
+
+    def __init__(self, make: Callable[[], Batches]) -> None:
+        self._make = make
+
+    @cached_property
+    def made(self) -> Batches:
+        """The batches themselves."""
+        return self._make()
+
+    def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Iterate one epoch."""
+        return iter(self.made)
 
 
 def batches(dataset: TensorDataset, batch_size: int, *, shuffle: bool = False) -> Batches:
@@ -134,7 +167,7 @@ def _model(settings: RunSettings, role: str) -> nn.Module:
 def _masked_layers(settings: RunSettings) -> Sequence[str] | None:
     chosen = settings.simulation.masked
     if chosen is None:
-        return default_masked(settings.simulation.model)
+        return None
     return [name.strip() for name in chosen.split(",")]
 
 

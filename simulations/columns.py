@@ -10,13 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulations.data_settings import DataSettings
-from simulations.naming import unknown_name
 from zerofl_flwr.errors import DataError
+from zerofl_flwr.naming import unknown_name
 
 _IMAGE_NAMES = ("image", "img")
 _AUDIO_NAMES = ("audio",)
 # In order of preference: CIFAR-100 has fine and coarse labels, FEMNIST calls them characters.
 _LABEL_NAMES = ("label", "labels", "fine_label", "character", "target", "class")
+
+NO_ID = -1
+"""Stands for the id of a row that has none, such as the speaker of recorded silence."""
 
 Features = Mapping[str, Any]
 
@@ -168,6 +171,34 @@ def rank_values(values: Sequence[object], what: str) -> tuple[Sequence[object], 
     distinct = sorted(set(values))  # type: ignore[type-var]
     place = {value: index for index, value in enumerate(distinct)}
     return distinct, np.asarray([place[value] for value in values], dtype=np.int64)
+
+
+def number_ids(values: Sequence[object], what: str) -> NDArray[np.int64]:
+    """Replace ids by their place among the sorted distinct ids.
+
+    Parameters
+    ----------
+    values : sequence of int, str, bool or None, length N
+        The ids; None where a row has none.
+    what : str
+        What they are, for messages.
+
+    Returns
+    -------
+    int64 array (N,)
+        Each id's place, `NO_ID` where there is none.
+
+    Raises
+    ------
+    DataError
+        If no row has an id, or an id is neither a text nor an integer.
+    """
+    codes = np.full(len(values), NO_ID, dtype=np.int64)
+    given = [row for row, value in enumerate(values) if value is not None]
+    if not given:
+        raise DataError(f"{what} has missing values only")
+    codes[given] = rank_values([values[row] for row in given], what)[1]
+    return codes
 
 
 def _existing(name: str, features: Features, kind: str) -> str:

@@ -66,6 +66,9 @@ class FederatedData:
         ``(channels, height, width)``.
     num_partitions : int
         Number of clients.
+    without_id : int
+        Training samples that belong to no client, since they lack the id that ``natural`` divides
+        by.
 
     Raises
     ------
@@ -89,6 +92,7 @@ class FederatedData:
         channels, height, width = self._images.shape[1:]
         self.sample_shape: tuple[int, int, int] = (channels, height, width)
         self.num_partitions = len(self._offsets) - 1
+        self.without_id: int = partitions.meta["without_id"]
         wanted = settings.test_samples
         if wanted is not None and wanted > len(self._test_rows):
             raise DataError(
@@ -113,10 +117,7 @@ class FederatedData:
         DataError
             If there is no such partition.
         """
-        if not 0 <= partition_id < self.num_partitions:
-            raise DataError(
-                f"there is no partition {partition_id}, they are 0 to {self.num_partitions - 1}"
-            )
+        self._check_id(partition_id)
         with self._lock:
             if partition_id in self._kept:
                 self._kept.move_to_end(partition_id)
@@ -128,6 +129,18 @@ class FederatedData:
             while len(self._kept) > 1 and self._over_budget():
                 self._kept.popitem(last=False)
         return made
+
+    def validation_size(self, partition_id: int) -> int:
+        """Count the validation samples of one client without making its tensors.
+
+        Raises
+        ------
+        DataError
+            If there is no such partition.
+        """
+        self._check_id(partition_id)
+        start, stop = self._offsets[partition_id : partition_id + 2]
+        return int(Decimal(str(self.settings.validation_fraction)) * int(stop - start))
 
     @cached_property
     def test(self) -> TensorDataset:
@@ -154,12 +167,18 @@ class FederatedData:
         np.add.at(counts, (owners, self._labels[self._rows]), 1)
         return counts
 
+    def _check_id(self, partition_id: int) -> None:
+        if not 0 <= partition_id < self.num_partitions:
+            raise DataError(
+                f"there is no partition {partition_id}, they are 0 to {self.num_partitions - 1}"
+            )
+
     def _split(self, partition_id: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         start, stop = self._offsets[partition_id : partition_id + 2]
         rows = np.asarray(self._rows[start:stop])
         rng = np.random.default_rng((self.settings.seed, _VALIDATION_STREAM, partition_id))
         shuffled = rng.permutation(rows)
-        held = int(Decimal(str(self.settings.validation_fraction)) * rows.size)
+        held = self.validation_size(partition_id)
         return shuffled[held:], shuffled[:held]
 
     def _tensors(self, rows: NDArray[np.int64]) -> TensorDataset:

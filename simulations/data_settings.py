@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from simulations.naming import unknown_name
 from zerofl_flwr.errors import SettingsError
+from zerofl_flwr.naming import unknown_name
 
 PARTITIONERS = ("iid", "dirichlet", "natural", "shards")
 AUDIO_FEATURES = ("log-mel", "mfcc")
@@ -29,7 +29,8 @@ class DataSettings:
         The hub's configuration name, e.g. ``"v0.02"`` of ``"google/speech_commands"``.
     partitioner : {"iid", "dirichlet", "natural", "shards"}
         ``dirichlet`` is equal-size latent Dirichlet allocation; ``natural`` gives each client
-        the rows of one value of `partition_by`; ``shards`` deals out label-sorted shards.
+        the rows of one value of `partition_by`, and leaves out rows that have none; ``shards``
+        deals out label-sorted shards.
     alpha : float
         Concentration of the Dirichlet distribution, greater than 0. Used by ``dirichlet``.
     num_clients : int

@@ -19,10 +19,11 @@ from flwr_datasets.partitioner import (
 )
 from numpy.typing import NDArray
 
+from simulations.columns import NO_ID
 from simulations.data_settings import DataSettings
-from simulations.naming import unknown_name
 from simulations.prepared import Prepared
 from zerofl_flwr.errors import DataError
+from zerofl_flwr.naming import unknown_name
 
 DIRICHLET_DRAWS = 10
 """How many seeds are tried before Dirichlet partitions are given up."""
@@ -47,8 +48,8 @@ def build_partitions(settings: DataSettings, source: Prepared, folder: Path) -> 
 
     Returns
     -------
-    dict
-        Empty: there is no meta data.
+    dict of str to JSON values
+        What `simulations.preparation.prepare_partitions` promises as meta data.
 
     Raises
     ------
@@ -57,10 +58,16 @@ def build_partitions(settings: DataSettings, source: Prepared, folder: Path) -> 
     """
     rows = np.asarray(source.arrays["train_rows"])
     groups = _group_column(settings, source)[rows]
+    without_id = groups == NO_ID
+    if settings.partitioner == "natural" and without_id.any():
+        rows, groups = rows[~without_id], groups[~without_id]
+        left_out = int(without_id.sum())
+    else:  # any other rule can deal these rows out like the rest
+        left_out = 0
     parts = [rows[part] for part in divide(groups, settings)]
     np.save(folder / "rows.npy", np.concatenate(parts).astype(np.int64))
     np.save(folder / "offsets.npy", np.cumsum([0, *map(len, parts)]).astype(np.int64))
-    return {}
+    return {"without_id": left_out}
 
 
 def divide(groups: NDArray[np.int64], settings: DataSettings) -> list[Rows]:

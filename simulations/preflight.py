@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from decimal import Decimal
-
 import torch
 
 from simulations.assembly import make_client, make_strategy
@@ -65,11 +63,10 @@ def _check_resources(settings: RunSettings) -> None:
 def _check_validation(settings: RunSettings, data: FederatedData) -> None:
     if settings.simulation.fraction_evaluate == 0:
         return
-    held_out = Decimal(str(settings.data.validation_fraction))
     without = [
         partition_id
-        for partition_id, samples in enumerate(data.label_counts().sum(axis=1).tolist())
-        if int(held_out * samples) == 0
+        for partition_id in range(data.num_partitions)
+        if data.validation_size(partition_id) == 0
     ]
     if without:
         raise SettingsError(

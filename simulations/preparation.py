@@ -28,7 +28,8 @@ def prepare_source(settings: DataSettings) -> Prepared:
         Arrays ``images`` (N, C, H, W), uint8 or for audio float32; ``labels`` (N,) int64;
         ``train_rows`` and ``test_rows``, int64 row numbers; and for columns that clients can be
         divided by, ``ids_0``, ``ids_1``, ..., int64, each row's value as its place among the
-        sorted values, for the rows of the original training split. Meta data:
+        sorted values, or -1 where it is missing, for the rows of the original training split. Meta
+        data:
         ``class_names``; ``mean`` and ``std`` of each channel over the training rows, in units of
         ``images``; ``id_columns``, which maps a column to the name of its array, or to the
         reason why there is none.
@@ -66,7 +67,9 @@ def prepare_partitions(settings: DataSettings, source: Prepared) -> Prepared:
     -------
     Prepared
         Arrays ``rows`` (M,) int64, the row numbers of all partitions in turn; and ``offsets``
-        (num_clients + 1,) int64: partition i is ``rows[offsets[i]:offsets[i + 1]]``.
+        (num_clients + 1,) int64: partition i is ``rows[offsets[i]:offsets[i + 1]]``. Meta data:
+        ``without_id``, how many training rows belong to nobody because they lack the id that
+        ``natural`` divides by.
 
     Raises
     ------

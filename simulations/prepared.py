@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from zerofl_flwr.errors import DataError
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2  # 2: rows without an id are NO_ID
 _META_FILE = "meta.json"
 _log = logging.getLogger(__name__)
 

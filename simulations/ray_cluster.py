@@ -23,7 +23,8 @@ def ray_cluster(simulation: SimulationSettings) -> Iterator[None]:
     """Have Ray running, with room for at least one client.
 
     Flower uses a Ray that runs already. Left to start it itself, Flower would do so while its
-    server thread waits for clients: an error then never ends that thread, nor the process.
+    server thread waits for clients: an error then never ends that thread, nor the process. What is
+    started here ends here; a Ray that this process had started before goes on.
 
     Parameters
     ----------
@@ -37,13 +38,30 @@ def ray_cluster(simulation: SimulationSettings) -> Iterator[None]:
     """
     import ray
 
-    if not ray.is_initialized():
-        _start(simulation.ray_address)
+    if ray.is_initialized():
+        _check_room(ray.nodes(), simulation)  # type: ignore[no-untyped-call]
+        with _kept_running():
+            yield
+        return
+    _start(simulation.ray_address)
     try:
         _check_room(ray.nodes(), simulation)  # type: ignore[no-untyped-call]
         yield
     finally:
         ray.shutdown()
+
+
+@contextmanager
+def _kept_running() -> Iterator[None]:
+    """Keep Flower, which shuts Ray down after every run, from doing so."""
+    import ray
+
+    shutdown = ray.shutdown
+    ray.shutdown = lambda *_, **__: None
+    try:
+        yield
+    finally:
+        ray.shutdown = shutdown
 
 
 def check_address(address: str) -> None:

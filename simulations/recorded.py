@@ -76,7 +76,6 @@ class RecordedStrategy(Strategy):
         outcome = self._strategy.aggregate_fit(self._first + server_round, results, failures)
         self._recorder.timed(time.perf_counter() - self._started)
         results.clear()
-        return_freed_memory()
         return outcome
 
     def evaluate(
@@ -119,6 +118,7 @@ class RecordedStrategy(Strategy):
     def _finish(self, server_round: int) -> None:
         if self._parameters is None:
             return
+        return_freed_memory()
         self._recorder.finish_round(
             self._first + server_round,
             parameters_to_ndarrays(self._parameters),

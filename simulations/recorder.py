@@ -93,7 +93,15 @@ class Recorder:
         counts = pd.DataFrame(data.label_counts(), columns=list(data.class_names))
         counts.insert(0, "partition_id", range(len(counts)))
         counts.to_csv(folder / _PARTITIONS, index=False)
-        return cls(folder, settings)
+        recorder = cls(folder, settings)
+        if data.without_id:
+            recorder.console.print(
+                f"warning: {data.without_id} training samples have no "
+                f"{settings.data.partition_by!r} and are left out",
+                soft_wrap=True,
+                markup=False,
+            )
+        return recorder
 
     @classmethod
     def resume(cls, folder: Path) -> Recorder:

@@ -17,13 +17,26 @@ import tomli_w
 
 from simulations.data_settings import DataSettings
 from simulations.dataset_names import local_folder
-from simulations.naming import unknown_name
+from simulations.models import paper_masked
 from zerofl_flwr.errors import SettingsError
+from zerofl_flwr.naming import unknown_name
+from zerofl_flwr.recommended import recommended_settings
 from zerofl_flwr.settings import ZeroFLSettings
 from zerofl_flwr.training import TrainingSettings
 
 ALGORITHMS = ("zerofl",)
 BACKENDS = ("ray", "in-process")
+PAPER = "paper"
+"""Key that turns what is not given to the paper's settings instead of the study's."""
+
+_STUDY_DEFAULTS = {
+    "sparsity-schedule": "cubic",
+    "sparsity-start": "0.3",
+    "sparsity-rounds": "60 % of the rounds",
+    "aggregation": "senders",
+}
+"""Settings whose default depends on others: see `recommended_settings`; an empty text is unset."""
+
 DEFAULT_SERVER_LEARNING_RATES = {"fedadam": 0.01, "fedyogi": 0.01, "fedadagrad": 0.01}
 STRATEGIES = ("fedavg", "fedavgm", "fedadam", "fedyogi", "fedadagrad", "fedprox")
 Scalar = bool | int | float | str
@@ -44,8 +57,9 @@ class SimulationSettings:
     model : str
         resnet18, femnist_cnn, digits_cnn, or package.module:function of your own.
     masked : str, optional
-        Layers that train sparse, by module name, with commas between; default: the built-in model's
-        own list, or everything but the input layer, 1x1 convolutions and the last layer.
+        Layers that train sparse, by module name, with commas between; default: everything but the
+        input layer, 1x1 convolutions and the last layer; with --paper, the input layer of the two
+        small models too.
     strategy : str
         Flower strategy that is wrapped: fedavg, fedavgm, fedadam, fedyogi, fedadagrad or fedprox.
     server_learning_rate : float, optional
@@ -171,22 +185,38 @@ class RunSettings:
     def from_mapping(cls, values: Mapping[str, Any]) -> RunSettings:
         """Build settings from kebab-case keys; what is left out keeps its default.
 
-        An empty text unsets an optional setting, since neither TOML nor run-config has a None.
+        Defaults of ZeroFL are those that did best in the study, or with ``paper = true`` the
+        paper's own. An empty text unsets an optional setting, since neither TOML nor run-config has
+        a None.
 
         Raises
         ------
         SettingsError
             For an unknown key (naming the nearest), a wrong type, or a value out of range.
         """
-        known = {key for _, key, _ in all_fields()}
+        known = {key for _, key, _ in all_fields()} | {PAPER}
         for key in values:
             if key not in known:
                 raise SettingsError(unknown_name("setting", key, sorted(known)))
+        paper = _typed(PAPER, values.get(PAPER, False), bool, optional=False)
         groups: dict[str, dict[str, Any]] = {group: {} for group in _groups()}
         for group, key, setting in all_fields():
-            if key in values:
+            unset = key in _STUDY_DEFAULTS and values.get(key) == ""
+            if key in values and not unset:
                 groups[group][setting.name] = _typed(key, values[key], *type_of(group, setting))
-        return cls(**{group: _groups()[group](**given) for group, given in groups.items()})
+        zerofl = groups.pop("zerofl")
+        simulation = SimulationSettings(**groups.pop("simulation"))
+        if paper and simulation.masked is None:
+            simulation = replace(
+                simulation, masked=",".join(paper_masked(simulation.model)) or None
+            )
+        return cls(
+            simulation=simulation,
+            zerofl=ZeroFLSettings(**zerofl)
+            if paper
+            else recommended_settings(simulation.rounds, **zerofl),
+            **{group: _groups()[group](**given) for group, given in groups.items()},
+        )
 
     def save(self, path: Path) -> None:
         """Write ``config.toml``."""
@@ -219,8 +249,17 @@ def all_fields() -> Iterator[tuple[str, str, Field[Any]]]:
 
 
 def default_of(setting: Field[Any]) -> Any:
-    """Return a setting's default value."""
-    return None if setting.default is MISSING else setting.default
+    """Return a setting's default value; None when it is unset, or depends on other settings."""
+    if setting.default is MISSING or _kebab(setting.name) in _STUDY_DEFAULTS:
+        return None
+    return setting.default
+
+
+def default_text(setting: Field[Any]) -> str:
+    """Describe a setting's default in a few words."""
+    plain = "unset" if setting.default in (MISSING, None) else str(setting.default)
+    study = _STUDY_DEFAULTS.get(_kebab(setting.name))
+    return plain if study is None else f"{study}; with --paper: {plain}"
 
 
 def type_of(group: str, setting: Field[Any]) -> tuple[type, bool]:

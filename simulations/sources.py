@@ -16,8 +16,8 @@ from simulations.audio import SIDE, audio_images, require_audio
 from simulations.columns import (
     find_label_column,
     find_sample_column,
+    number_ids,
     number_labels,
-    rank_values,
 )
 from simulations.data_settings import DataSettings
 from simulations.dataset_names import DIGITS
@@ -159,7 +159,7 @@ def _save_ids(train: Any, skip: set[str], folder: Path) -> dict[str, str]:
             found[name] = f"column {name!r} must hold integers or texts"
             continue
         try:
-            _, codes = rank_values(list(train[name]), f"column {name!r}")
+            codes = number_ids(list(train[name]), f"column {name!r}")
         except DataError as error:
             found[name] = str(error)
             continue

@@ -2,6 +2,7 @@
 
 ``python -m simulations.study GRID.toml --out runs/NAME --jobs 2``. The grid names a base config and
 methods; each run is a process of its own and resumes from its checkpoint when it was interrupted.
+``--dataset FOLDER`` takes the base's data set from a local folder, or by another name on the hub.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,9 +20,11 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from simulations.naming import unknown_name
 from simulations.settings import RunSettings, read_config
-from zerofl_flwr.errors import LeanFlwrError, SettingsError
+from zerofl_flwr.errors import DataError, LeanFlwrError, SettingsError
+from zerofl_flwr.naming import unknown_name
+
+DATASET_HELP = "Local folder or hub name of the data set, instead of the base's."
 
 
 @dataclass(frozen=True)
@@ -43,22 +47,58 @@ class StudyRun:
         config = self.folder / "config.toml"
         if not config.exists():
             return False
-        if RunSettings.from_mapping(read_config(config)).resolved() != self.settings:
-            raise SettingsError(f"{self.folder} holds a run with other settings; move it away")
+        stored, wanted = _settings_in(config).to_mapping(), self.settings.to_mapping()
+        if differing := sorted(
+            key for key in stored.keys() | wanted.keys() if stored.get(key) != wanted.get(key)
+        ):
+            raise SettingsError(
+                f"{self.folder} holds a run with other settings; move it away (its "
+                + ", ".join(
+                    f"{key} is {stored.get(key)!r} instead of {wanted.get(key)!r}"
+                    for key in differing
+                )
+                + ")"
+            )
         return (self.folder / "model.npz").exists()  # the last file that a run writes
 
 
-def read_grid(path: Path, out: Path) -> list[StudyRun]:
+def _settings_in(config: Path) -> RunSettings:
+    settings = RunSettings.from_mapping(read_config(config))
+    try:
+        return settings.resolved()
+    except DataError:  # a data folder that is not here, so not the one that is asked for
+        return settings
+
+
+def read_grid(path: Path, out: Path, dataset: str | None = None) -> list[StudyRun]:
     """Read a grid file: ``base``, and a list of ``[[method]]`` with name, seeds and settings.
+
+    Parameters
+    ----------
+    path : Path
+        The grid file. Its ``[[figure]]`` entries are checked here, and drawn by
+        `simulations.study_report`.
+    out : Path
+        Folder of the runs.
+    dataset : str, optional
+        A local folder or a hub name instead of the base's data set. A method that sets a data set
+        of its own keeps it.
+
+    Returns
+    -------
+    list of StudyRun
+        All methods' first seeds, then their second ones, and so on.
 
     Raises
     ------
     SettingsError
-        If a key is missing or unknown, or a cell's settings cannot work.
+        If a key is missing or unknown, a cell's settings cannot work, or a figure is of no use.
     """
     grid = read_config(path)
     _check_keys(grid, path, {"base": str, "method": list}, {"figure": list})
     base = read_config(path.parent / grid["base"])
+    if dataset is not None:
+        base["dataset"] = dataset
     ranked: list[tuple[int, StudyRun]] = []
     for method in grid["method"]:
         ranked += enumerate(_runs_of_method(method, base, path, out))
@@ -71,6 +111,7 @@ def read_grid(path: Path, out: Path) -> list[StudyRun]:
                 f"{path}: {other.method!r} and {run.method!r} share the folder "
                 f"{run.folder.relative_to(out)}; give each method its own name, and each seed once"
             )
+    _check_figures(grid.get("figure", []), path, [run.method for run in runs])
     return runs
 
 
@@ -88,6 +129,24 @@ def _runs_of_method(method: Any, base: dict[str, Any], path: Path, out: Path) ->
             raise SettingsError(f"{path}, method {name!r}, seed {seed}: {error}") from error
         runs.append(StudyRun(name, seed, settings, out / slug(name) / f"seed-{seed}"))
     return runs
+
+
+def _check_figures(figures: list[Any], path: Path, methods: Collection[str]) -> None:
+    drawn: set[str] = set()
+    for figure in figures:
+        if not isinstance(figure, dict):
+            raise SettingsError(f"{path}: 'figure' must be [[figure]] entries, got {figure!r}")
+        _check_keys(figure, path, {"name": str, "methods": list}, {})
+        name = figure["name"]
+        if name in drawn:
+            raise SettingsError(f"{path}: two figures are called {name!r}; give each its own name")
+        drawn.add(name)
+        if not name or Path(name).name != name:
+            raise SettingsError(f"{path}: a figure's name is {name!r}, which names no file")
+        for method in figure["methods"]:
+            if method not in methods:
+                text = unknown_name("method", str(method), set(methods))
+                raise SettingsError(f"{path}, figure {name!r}: {text}")
 
 
 def _check_keys(
@@ -152,11 +211,12 @@ def _main(
     grid: Annotated[Path, typer.Argument(help="TOML file: base, and [[method]] entries.")],
     out: Annotated[Path, typer.Option(help="Folder for the runs.")] = Path("runs/study"),
     jobs: Annotated[int, typer.Option(min=1, help="Runs at the same time.")] = 1,
+    dataset: Annotated[str | None, typer.Option(help=DATASET_HELP)] = None,
 ) -> None:
     """Run a grid of methods over seeds; call it again to continue after an interruption."""
     console = Console()
     try:
-        failures = run_grid(read_grid(grid, out.absolute()), jobs, console)
+        failures = run_grid(read_grid(grid, out.absolute(), dataset), jobs, console)
     except LeanFlwrError as error:
         console.print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True)
         raise typer.Exit(2) from error

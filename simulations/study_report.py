@@ -11,11 +11,12 @@ from typing import Annotated, Any
 import pandas as pd
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 from simulations.report import compare_accuracy, summary_table, to_markdown
 from simulations.settings import read_config
-from simulations.study import StudyRun, read_grid
-from zerofl_flwr.errors import LeanFlwrError
+from simulations.study import DATASET_HELP, StudyRun, read_grid
+from zerofl_flwr.errors import DataError, LeanFlwrError
 
 _AXES = ("round", "megabytes", "seconds")
 _KEPT_COLUMNS = [
@@ -42,7 +43,9 @@ def finished_runs(runs: list[StudyRun]) -> dict[str, list[StudyRun]]:
     return {method: done for method, done in finished.items() if done}
 
 
-def write_report(grid: Path, runs_folder: Path, out: Path) -> list[Path]:
+def write_report(
+    grid: Path, runs_folder: Path, out: Path, dataset: str | None = None
+) -> list[Path]:
     """Write ``summary.csv``, ``summary.md``, ``rounds.csv`` and the grid's figures.
 
     Parameters
@@ -52,13 +55,22 @@ def write_report(grid: Path, runs_folder: Path, out: Path) -> list[Path]:
         round, by megabytes and by seconds, as far as its methods are finished.
     runs_folder, out : Path
         Where the runs are, and where the report goes.
+    dataset : str, optional
+        What the runs were told to use instead of the base's data set.
 
     Returns
     -------
     list of Path
         What was written.
+
+    Raises
+    ------
+    LeanFlwrError
+        If the grid cannot be used, a folder holds a run of other settings, or no run is finished.
     """
-    finished = finished_runs(read_grid(grid, runs_folder.absolute()))
+    finished = finished_runs(read_grid(grid, runs_folder.absolute(), dataset))
+    if not finished:
+        raise DataError(f"no run of {grid} is finished in {runs_folder}")
     folders = {method: [run.folder for run in runs] for method, runs in finished.items()}
     out.mkdir(parents=True, exist_ok=True)
     table = summary_table(folders)
@@ -92,14 +104,15 @@ def _main(
     grid: Annotated[Path, typer.Argument(help="TOML file of the study.")],
     runs: Annotated[Path, typer.Option(help="Folder of the runs.")] = Path("runs/study"),
     out: Annotated[Path, typer.Option(help="Folder for the report.")] = Path("runs/study-report"),
+    dataset: Annotated[str | None, typer.Option(help=DATASET_HELP)] = None,
 ) -> None:
     """Write tables and pictures of what a study has finished so far."""
     console = Console()
     try:
-        for path in write_report(grid, runs, out):
-            console.print(str(path), soft_wrap=True)
+        for path in write_report(grid, runs, out, dataset):
+            console.print(str(path), soft_wrap=True, markup=False, highlight=False)
     except LeanFlwrError as error:
-        console.print(f"[bold red]error:[/] {error}", soft_wrap=True)
+        console.print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True)
         raise typer.Exit(2) from error
 
 

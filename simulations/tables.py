@@ -14,8 +14,8 @@ from datasets.exceptions import DatasetsError
 
 from simulations.data_settings import DataSettings
 from simulations.dataset_names import DIGITS, local_folder, split_files
-from simulations.naming import unknown_name
 from zerofl_flwr.errors import DataError, SettingsError
+from zerofl_flwr.naming import looks_like, unknown_name
 
 # Where the hub keeps its own parquet export of data sets that are defined by a script.
 _PARQUET_BRANCH = "refs/convert/parquet"
@@ -92,9 +92,8 @@ def _no_progress_bars() -> Iterator[None]:
 
 def _load_from_hub(settings: DataSettings) -> Any:
     name, config = settings.dataset, settings.dataset_config
-    hint = unknown_name("dataset", name, [DIGITS])
-    if "/" not in name and "did you mean" in hint:
-        raise SettingsError(hint)
+    if "/" not in name and looks_like(name, [DIGITS]):
+        raise SettingsError(unknown_name("dataset", name, [DIGITS]))
     try:
         try:
             return datasets.load_dataset(name, config)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import reprlib
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from flwr.common import (
@@ -19,6 +21,7 @@ from numpy.typing import NDArray
 
 from zerofl_flwr.csr_wire import csr_nbytes
 from zerofl_flwr.errors import RoundFailedError, SettingsError
+from zerofl_flwr.exchange import names_by_position
 from zerofl_flwr.model_arrays import Array
 from zerofl_flwr.payload import Entry, SparseArray, TensorSpec, encode
 from zerofl_flwr.settings import RoundPlan
@@ -34,22 +37,25 @@ class GlobalModel:
     ----------
     sparse_downlink : bool
         Send arrays as CSR where that is smaller.
+    array_names : sequence of str, optional
+        State_dict keys of the arrays, in order; left out, they are learned from the replies.
 
     Attributes
     ----------
     arrays : list of ndarray
         The weights w_t that the round's clients start from.
     names : list of str
-        Layer names, from the clients' replies; positions as text until one names them otherwise.
+        Layer names; positions as text while nobody has told them.
     masked : list of int
         Positions whose uploads are sparse, from the first reply that had any.
     patterns : dict of int to ndarray
         Flat positions of the weights that a frozen mask keeps, by position; empty until frozen.
     """
 
-    def __init__(self, *, sparse_downlink: bool) -> None:
+    def __init__(self, *, sparse_downlink: bool, array_names: Sequence[str] | None = None) -> None:
         self.arrays: list[Array] = []
-        self.names: list[str] = []
+        self.names = [] if array_names is None else _checked_names(array_names)
+        self._names_given = array_names is not None
         self.masked: list[int] = []
         self.patterns: dict[int, NDArray[np.int64]] = {}
         self._sparse_downlink = sparse_downlink
@@ -60,9 +66,29 @@ class GlobalModel:
         return [TensorSpec(array.shape, array.dtype) for array in self.arrays]
 
     @property
+    def known_names(self) -> list[str] | None:
+        """The arrays' state_dict keys; None while only their positions are known."""
+        told = self._names_given or self.names != names_by_position(len(self.names))
+        return self.names if told else None
+
+    @property
     def pattern_sizes(self) -> dict[int, int]:
         """Number of values that a reply must hold at each frozen position."""
         return {position: len(pattern) for position, pattern in self.patterns.items()}
+
+    def check_fits(self, parameters: Parameters) -> None:
+        """Hold the names that the user gave against a model.
+
+        Raises
+        ------
+        SettingsError
+            If the model has another number of arrays.
+        """
+        count = len(parameters.tensors)
+        if self._names_given and count != len(self.names):
+            raise SettingsError(
+                f"array_names has {len(self.names)} names, but the model has {count} arrays"
+            )
 
     def load(self, parameters: Parameters, plan: RoundPlan) -> Parameters:
         """Take the round's global model, and freeze its masks when the plan says so.
@@ -76,10 +102,13 @@ class GlobalModel:
         ------
         RoundFailedError
             If masks are to be frozen and no client has named a masked layer yet.
+        SettingsError
+            If the names that the user gave are those of another model.
         """
+        self.check_fits(parameters)
         self.arrays = parameters_to_ndarrays(parameters)
         if len(self.names) != len(self.arrays):
-            self.names = _names_by_position(len(self.arrays))
+            self.names = names_by_position(len(self.arrays))
         if not plan.frozen:
             self.patterns = {}
             return parameters
@@ -94,7 +123,7 @@ class GlobalModel:
         What an earlier reply told stays, so that clients that mask nothing, or know their arrays by
         position only, do not undo it from round to round.
         """
-        if self.names == _names_by_position(len(self.arrays)):
+        if self.known_names is None:
             self.names = list(names)
         if not self.masked:
             self.masked = list(masked)
@@ -141,7 +170,7 @@ class GlobalModel:
         arrays = parameters_to_ndarrays(parameters)
         names = self.names
         if len(names) != len(arrays):
-            names = _names_by_position(len(arrays))
+            names = names_by_position(len(arrays))
         entries = [
             Entry(name, self._outgoing(position, array))
             for position, (name, array) in enumerate(zip(names, arrays, strict=True))
@@ -182,11 +211,18 @@ class GlobalModel:
         Raises
         ------
         SettingsError
-            If the state is another object's.
+            If the state is another object's, or has other names than the user gave.
         """
         if missing := {"names", "masked"} - set(state):
             raise SettingsError(f"this is not ZeroFL's state: {sorted(missing)} are not in it")
-        self.names = json.loads(state["names"].tobytes())
+        names = json.loads(state["names"].tobytes())
+        if not self._names_given:
+            self.names = names
+        elif names not in (self.names, names_by_position(len(names))):
+            raise SettingsError(
+                "array_names are not the names that the run has had so far: it was started with "
+                f"{reprlib.repr(names)}"
+            )
         self.masked = [int(position) for position in state["masked"]]
         self.patterns = {
             int(name.removeprefix("pattern/")): pattern
@@ -221,5 +257,14 @@ def _num_bytes(parameters: Parameters) -> int:
     return sum(len(tensor) for tensor in parameters.tensors)
 
 
-def _names_by_position(count: int) -> list[str]:
-    return [str(position) for position in range(count)]
+def _checked_names(array_names: Any) -> list[str]:
+    is_list = isinstance(array_names, Sequence) and not isinstance(array_names, str | bytes)
+    if not is_list or not all(isinstance(name, str) for name in array_names):
+        raise SettingsError(
+            f"array_names is {reprlib.repr(array_names)}; expected a list of names, such as "
+            "list(model.state_dict())"
+        )
+    repeated = [name for name, count in Counter(array_names).items() if count > 1]
+    if repeated:
+        raise SettingsError(f"array_names has {repeated[0]!r} more than once")
+    return list(array_names)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import reprlib
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,7 @@ from flwr.server.client_proxy import ClientProxy
 
 from strategies.cohort import Member, MemberFailedError
 from zerofl_flwr.errors import PayloadError
+from zerofl_flwr.exchange import check_names, check_round, names_by_position
 from zerofl_flwr.payload import Entry, MetaValue, NotSent, Payload, TensorSpec, Values, decode
 from zerofl_flwr.settings import RoundPlan
 
@@ -40,6 +42,11 @@ class Update:
     entries: list[Entry]
     masked: list[int]
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The arrays' names: state_dict keys, or positions where the client does not know them."""
+        return tuple(entry.name for entry in self.entries)
+
 
 @dataclass(frozen=True)
 class Refusal:
@@ -60,6 +67,13 @@ class ReplyChecker:
         What the clients were told.
     pattern_sizes : mapping of int to int, optional
         Number of values expected at each frozen position of the list.
+    names : sequence of str, optional
+        State_dict keys of the arrays; None while nobody has told them.
+
+    Attributes
+    ----------
+    names : sequence of str or None
+        What a reply must name its arrays, unless it names them by position.
     """
 
     def __init__(
@@ -67,7 +81,9 @@ class ReplyChecker:
         specs: Sequence[TensorSpec],
         plan: RoundPlan,
         pattern_sizes: Mapping[int, int] | None = None,
+        names: Sequence[str] | None = None,
     ) -> None:
+        self.names = names
         self._specs = specs
         self._plan = plan
         self._pattern_sizes = dict(pattern_sizes or {})
@@ -86,12 +102,27 @@ class ReplyChecker:
         sender = str(reply.member)
         _check_examples(reply.result.num_examples, sender)
         payload = self._read(reply.result.parameters.tensors, sender)
-        self._check_round(payload.meta.get("round"), sender)
+        check_round(payload.meta.get("round"), self._plan, sender=sender)
+        if self.names is not None:
+            check_names([entry.name for entry in payload.entries], self.names, sender=sender)
         masked = self._masked_positions(payload.meta.get("masked"), sender)
         for position, entry in enumerate(payload.entries):
             self._check_encoding(position, entry, sender, is_masked=position in masked)
             self._check_content(entry, sender)
         return Update(payload.entries, masked)
+
+    def agree_on_names(self, came: Iterable[tuple[str, ...]]) -> None:
+        """Take the names that most replies gave, if none are known yet; of a tie, the first's.
+
+        Names by position do not count. Two clients whose models register their layers in another
+        order may send arrays of the same shapes: these must not be added up.
+        """
+        if self.names is not None:
+            return
+        by_position = tuple(names_by_position(len(self._specs)))
+        votes = Counter(names for names in came if names != by_position)
+        if votes:
+            self.names = max(votes, key=votes.__getitem__)
 
     def _read(self, tensors: Sequence[bytes], sender: str) -> Payload:
         try:
@@ -111,15 +142,6 @@ class ReplyChecker:
                 sender=sender,
                 field="header",
             ) from error
-
-    def _check_round(self, came: MetaValue | None, sender: str) -> None:
-        if came != self._plan.server_round or isinstance(came, bool):
-            raise PayloadError(
-                f"expected a reply to round {self._plan.server_round}, got one to round "
-                f"{reprlib.repr(came)}",
-                sender=sender,
-                field="round",
-            )
 
     def _masked_positions(self, came: MetaValue | None, sender: str) -> list[int]:
         parts = came.split(",") if isinstance(came, str) and came else []
@@ -173,27 +195,40 @@ def sort_replies(
     replies = [Reply(_member(proxy), result) for proxy, result in results]
     replies.sort(key=lambda reply: reply.member.partition_id)
     refusals = [_refusal(failure) for failure in failures]
-    refusals.sort(key=lambda refusal: -1 if refusal.partition_id is None else refusal.partition_id)
-    return replies, refusals
+    return replies, _in_order(refusals)
 
 
 def keep_good(replies: Sequence[Reply], checker: ReplyChecker) -> tuple[list[Reply], list[Refusal]]:
-    """Split replies into good and refused.
+    """Split replies into good and refused, both in partition order.
+
+    Where no names of the model's arrays are known yet, the checker learns them here: see
+    :meth:`ReplyChecker.agree_on_names`.
 
     Every reply is decoded here once only to be checked, and again when it is added: all shares
     must be known before the first addition, and keeping decoded replies would take memory that
     grows with their number.
     """
+    decoded: list[tuple[Reply, tuple[str, ...]]] = []
     good: list[Reply] = []
     refused: list[Refusal] = []
+    known: dict[tuple[str, ...], tuple[str, ...]] = {}
     for reply in replies:
         try:
-            checker.decode(reply)
+            names = checker.decode(reply).names
+        except PayloadError as error:
+            refused.append(Refusal(reply.member.partition_id, str(error)))
+            continue
+        decoded.append((reply, known.setdefault(names, names)))  # equal names are kept once
+    checker.agree_on_names(names for _, names in decoded)
+    for reply, names in decoded:
+        try:
+            if checker.names is not None:
+                check_names(names, checker.names, sender=str(reply.member))
         except PayloadError as error:
             refused.append(Refusal(reply.member.partition_id, str(error)))
             continue
         good.append(reply)
-    return good, refused
+    return good, _in_order(refused)
 
 
 def name_missing(
@@ -228,6 +263,10 @@ def _check_examples(num_examples: object, sender: str) -> None:
             sender=sender,
             field="num_examples",
         )
+
+
+def _in_order(refusals: list[Refusal]) -> list[Refusal]:
+    return sorted(refusals, key=lambda r: -1 if r.partition_id is None else r.partition_id)
 
 
 def _member(proxy: ClientProxy) -> Member:

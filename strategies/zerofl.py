@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from logging import WARNING
 from typing import Any
@@ -41,6 +40,7 @@ from strategies.state import State, load_strategy_state, prefixed, strategy_stat
 from strategies.wrapped import check_can_wrap
 from zerofl_flwr.errors import ClientFailedError, RoundFailedError, SettingsError
 from zerofl_flwr.model_arrays import Array
+from zerofl_flwr.naming import unknown_name
 from zerofl_flwr.settings import RoundPlan, ZeroFLSettings
 
 
@@ -60,6 +60,9 @@ class ZeroFL(Strategy):
         Flower's DP wrappers) need ``per_client=True``.
     settings : ZeroFLSettings, optional
         The method's settings; or give its fields as keyword arguments, e.g. ``sparsity=0.95``.
+    array_names : sequence of str, optional
+        Names of the model's arrays: ``list(model.state_dict())``. Replies are held against them
+        from the first round on. Left out, they are learned from the first replies that have names.
     seed : int
         Seeds which clients are sampled, by (seed, round).
     on_round : callable, optional
@@ -70,7 +73,8 @@ class ZeroFL(Strategy):
     Raises
     ------
     SettingsError
-        When built, for settings that cannot work.
+        When built, for settings that cannot work; or as soon as there is a model, if it has another
+        number of arrays than `array_names`.
 
     Notes
     -----
@@ -80,8 +84,13 @@ class ZeroFL(Strategy):
 
     BatchNorm statistics (arrays named ``running_mean`` and ``running_var``) take the plain mean
     also under a server optimizer, which could drive a variance below zero; integer arrays such as
-    ``num_batches_tracked`` keep the server's value. Names come from the replies, and the mod knows
-    none: with it alone, statistics go through the optimizer like any other array.
+    ``num_batches_tracked`` keep the server's value. The mod knows arrays by their positions only:
+    where all clients use it, give `array_names`, or statistics go through the optimizer like any
+    other array.
+
+    A reply whose names are neither positions nor the known ones, in their order, is refused. While
+    none are known, those of most of a round's good replies win, and of a tie those of the lowest
+    partition id.
 
     Examples
     --------
@@ -95,6 +104,7 @@ class ZeroFL(Strategy):
         strategy: Strategy | None = None,
         settings: ZeroFLSettings | None = None,
         *,
+        array_names: Sequence[str] | None = None,
         seed: int = 0,
         on_round: Callable[[RoundReport], None] | None = None,
         **options: Any,
@@ -108,7 +118,12 @@ class ZeroFL(Strategy):
         check_can_wrap(self.strategy, per_client=self.settings.per_client)
         self.on_round = on_round
         self.masks = MaskHistory()
-        self.model = GlobalModel(sparse_downlink=self.settings.sparse_downlink)
+        self.model = GlobalModel(
+            sparse_downlink=self.settings.sparse_downlink, array_names=array_names
+        )
+        initial = getattr(self.strategy, "initial_parameters", None)
+        if isinstance(initial, Parameters):
+            self.model.check_fits(initial)
         self._cohort = Cohort(seed, getattr(self.strategy, "min_available_clients", 1))
         self._meter = Meter()
         self._asked: list[Member] = []
@@ -128,10 +143,13 @@ class ZeroFL(Strategy):
         ------
         ClientFailedError
             If neither has one.
+        SettingsError
+            If it has another number of arrays than `array_names`.
         """
         cohort = self._cohort.at(client_manager, 0, "initialize")
         parameters = self.strategy.initialize_parameters(cohort)
         if parameters is not None:
+            self.model.check_fits(parameters)
             return parameters
         first = cohort.members()[0]
         answer = first.get_parameters(GetParametersIns({}), None, None)
@@ -140,6 +158,7 @@ class ZeroFL(Strategy):
                 f"{first} did not tell the initial model: {answer.status.message}; "
                 "give the wrapped strategy initial_parameters"
             )
+        self.model.check_fits(answer.parameters)
         return answer.parameters
 
     def configure_fit(
@@ -187,7 +206,9 @@ class ZeroFL(Strategy):
         """
         plan = self.settings.plan(server_round)
         replies, refusals = sort_replies(results, failures)
-        checker = ReplyChecker(self.model.specs, plan, self.model.pattern_sizes)
+        checker = ReplyChecker(
+            self.model.specs, plan, self.model.pattern_sizes, self.model.known_names
+        )
         good, refused = keep_good(replies, checker)
         refusals = name_missing(self._asked, good, [*refusals, *refused])
         self._judge(server_round, good, refusals)
@@ -263,8 +284,7 @@ class ZeroFL(Strategy):
 
 
 def _check_known(options: Iterable[str]) -> None:
-    known = list(ZeroFLSettings.__dataclass_fields__)
+    known = ZeroFLSettings.__dataclass_fields__
     for name in options:
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1, cutoff=0.0)[0]
-            raise SettingsError(f"ZeroFL has no setting {name!r}; the nearest is {near!r}")
+            raise SettingsError(unknown_name("ZeroFL setting", name, known))

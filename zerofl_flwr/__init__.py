@@ -13,6 +13,7 @@ from zerofl_flwr.errors import (
     SelectionError,
     SettingsError,
 )
+from zerofl_flwr.follow import follow_plan
 from zerofl_flwr.mod import sparse_uplink
 from zerofl_flwr.settings import RoundPlan, ZeroFLSettings
 from zerofl_flwr.sparsify import describe_masking, masked_weight_names, set_sparsity, sparsify
@@ -31,6 +32,7 @@ __all__ = [
     "ZeroFLClient",
     "ZeroFLSettings",
     "describe_masking",
+    "follow_plan",
     "masked_weight_names",
     "set_sparsity",
     "sparse_uplink",

@@ -7,24 +7,17 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 
-import numpy as np
 import torch
 from flwr.client import NumPyClient
 from flwr.common import Scalar
-from numpy.typing import NDArray
 from torch import nn
 
-from zerofl_flwr.errors import PayloadError, SettingsError
+from zerofl_flwr.errors import SettingsError
+from zerofl_flwr.exchange import Received, read_downlink, write_reply
+from zerofl_flwr.follow import apply_plan
 from zerofl_flwr.model_arrays import Array, array_names, get_arrays, get_specs, set_arrays
-from zerofl_flwr.payload import Entry, MetaValue, SparseArray, decode, encode, is_payload
 from zerofl_flwr.settings import RoundPlan
-from zerofl_flwr.sparsify import (
-    freeze_masks,
-    masked_weight_names,
-    set_sparsity,
-    set_topk_period,
-    unfreeze_masks,
-)
+from zerofl_flwr.sparsify import masked_weight_names
 from zerofl_flwr.threads import limit_threads
 from zerofl_flwr.training import (
     Batches,
@@ -34,11 +27,6 @@ from zerofl_flwr.training import (
     seed_of,
     train_locally,
 )
-from zerofl_flwr.uplink import uplink_entries, uploaded_fraction
-
-Patterns = dict[str, NDArray[np.int64]]
-"""Flat positions that a frozen mask keeps, by layer."""
-
 
 _log = logging.getLogger("zerofl_flwr")
 
@@ -73,7 +61,8 @@ class ZeroFLClient(NumPyClient):
     Notes
     -----
     Under :class:`strategies.ZeroFL` the round's sparsity, rule and mask ratio come with the
-    message. Under any other strategy the client replies with its plain dense weights.
+    message. Under any other strategy the client replies with its plain dense weights. Behind the
+    mod :func:`zerofl_flwr.sparse_uplink`, which it does not need, it works as without.
     """
 
     def __init__(
@@ -120,7 +109,7 @@ class ZeroFLClient(NumPyClient):
         Raises
         ------
         PayloadError
-            If the global model cannot be decoded or does not fit.
+            If the global model cannot be decoded, does not fit, or is another round's.
         SettingsError
             If an entry of the config has a wrong type or value.
         ClientFailedError
@@ -129,7 +118,7 @@ class ZeroFLClient(NumPyClient):
         plan = RoundPlan.from_config(config)
         training = self._training_of(config)
         proximal_mu = _number(config, "proximal_mu", 0.0)
-        received, patterns = self._receive(parameters, plan)
+        received = self._receive(parameters, plan)
         outcome = train_locally(
             self.model,
             self.train_batches,
@@ -140,10 +129,8 @@ class ZeroFLClient(NumPyClient):
             proximal_mu=proximal_mu,
             loss_function=self.loss_function,
         )
-        trained = get_arrays(self.model)
-        reply = trained if plan is None else self._select(plan, received, trained, patterns)
         return (
-            reply,
+            self._reply(plan, received, get_arrays(self.model)),
             outcome.num_examples,
             {"train_loss": outcome.loss, "train_seconds": outcome.seconds},
         )
@@ -169,46 +156,39 @@ class ZeroFLClient(NumPyClient):
         )
         return outcome.loss, outcome.num_examples, {"accuracy": outcome.accuracy}
 
-    def _receive(self, arrays: list[Array], plan: RoundPlan | None) -> tuple[list[Array], Patterns]:
+    def _receive(self, arrays: list[Array], plan: RoundPlan | None) -> Received:
         """Load the global model and set the round's sparsity.
 
         Everything that an earlier message left in the model is overwritten, so that a process may
         keep one model for all of its clients.
-
-        Returns
-        -------
-        tuple
-            The global model, dense, and the patterns of frozen masks.
         """
         names = array_names(self.model)
-        patterns: Patterns = {}
-        if is_payload(arrays):
-            entries = decode(arrays, get_specs(self.model), sender="server").entries
-            if plan is not None and plan.frozen:
-                patterns = {
-                    name: entry.data.flat_indices
-                    for name, entry in zip(names, entries, strict=True)
-                    if isinstance(entry.data, SparseArray)
-                }
-            arrays = [dense_array(entry) for entry in entries]
-        set_arrays(self.model, arrays)
-        masked = masked_weight_names(self.model)
-        if plan is not None and plan.sparsity and not masked:
+        received = read_downlink(arrays, get_specs(self.model), plan, names=names)
+        set_arrays(self.model, received.arrays)
+        if plan is None:
+            return received
+        if masked_weight_names(self.model):
+            patterns = {names[position]: where for position, where in received.patterns.items()}
+            apply_plan(self.model, plan, patterns if received.encoded else None)
+        elif plan.sparsity:
             _log.warning(
                 "client %d trains and uploads dense: its model did not go through sparsify(), but "
                 "the round's sparsity is %g",
                 self.partition_id,
                 plan.sparsity,
             )
-        if plan is not None and masked:
-            set_sparsity(
-                self.model, plan.sparsity, plan.activation_sparsity, plan.gradient_sparsity
-            )
-            set_topk_period(self.model, plan.topk_period)
-            unfreeze_masks(self.model)
-            if plan.frozen:
-                freeze_masks(self.model, _masks(self.model, masked, patterns))
-        return arrays, {name: patterns[name] for name in masked if name in patterns}
+        return received
+
+    def _reply(
+        self, plan: RoundPlan | None, received: Received, trained: list[Array]
+    ) -> list[Array]:
+        # A frozen model that is no payload has been through the mod, which kept the positions: it
+        # alone can write the values there.
+        if plan is None or (plan.frozen and not received.encoded):
+            return trained
+        names, masked = array_names(self.model), set(masked_weight_names(self.model))
+        positions = [position for position, name in enumerate(names) if name in masked]
+        return write_reply(plan, received, trained, positions, names=names)
 
     def _training_of(self, config: Mapping[str, Scalar]) -> TrainingSettings:
         epochs = config.get("local-epochs", self.training.local_epochs)
@@ -218,58 +198,6 @@ class ZeroFLClient(NumPyClient):
             local_epochs=epochs,  # type: ignore[arg-type]  # the settings check it
         )
 
-    def _select(
-        self,
-        plan: RoundPlan,
-        received: list[Array],
-        trained: list[Array],
-        patterns: Patterns,
-    ) -> list[Array]:
-        names, masked = array_names(self.model), masked_weight_names(self.model)
-        entries = uplink_entries(
-            names,
-            received,
-            trained,
-            masked=masked,
-            rule=plan.rule,
-            keep=uploaded_fraction(plan.sparsity, plan.mask_ratio),
-            patterns=patterns or None,
-        )
-        positions = [position for position, name in enumerate(names) if name in masked]
-        return encode(entries, reply_meta(plan, positions))
-
-
-def reply_meta(plan: RoundPlan, masked: list[int]) -> dict[str, MetaValue]:
-    """Return what a reply says of itself: its round, and the positions of its masked arrays."""
-    return {"round": plan.server_round, "masked": ",".join(map(str, masked))}
-
-
-def dense_array(entry: Entry) -> Array:
-    """Return an entry of the global model as a dense array.
-
-    Raises
-    ------
-    PayloadError
-        If it is what only an uplink may hold: a difference, or a part without its positions.
-    """
-    if entry.content != "weights":
-        raise PayloadError(
-            f"the global model came as {entry.content}; expected weights",
-            sender="server",
-            layer=entry.name,
-            field="content",
-        )
-    if isinstance(entry.data, SparseArray):
-        return entry.data.to_dense()
-    if isinstance(entry.data, np.ndarray):
-        return entry.data
-    raise PayloadError(
-        f"the global model came as {type(entry.data).__name__}; expected dense or CSR",
-        sender="server",
-        layer=entry.name,
-        field="encoding",
-    )
-
 
 def _number(config: Mapping[str, Scalar], key: str, default: float) -> float:
     """Read a number from 0 from a round's config."""
@@ -277,21 +205,3 @@ def _number(config: Mapping[str, Scalar], key: str, default: float) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
         raise SettingsError(f"config entry {key} is {value!r}; expected a number from 0")
     return float(value)
-
-
-def _masks(model: nn.Module, masked: list[str], patterns: Patterns) -> dict[str, torch.Tensor]:
-    """Turn flat positions into boolean masks of the weights' shapes."""
-    state = model.state_dict()
-    masks = {}
-    for name in masked:
-        if name not in patterns:
-            raise PayloadError(
-                "the mask is frozen but this layer came without its pattern",
-                sender="server",
-                layer=name,
-                field="encoding",
-            )
-        mask = torch.zeros(state[name].numel(), dtype=torch.bool)
-        mask[torch.from_numpy(patterns[name])] = True
-        masks[name] = mask.reshape(state[name].shape)
-    return masks

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from difflib import get_close_matches
 
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.utils.parametrize import is_parametrized
 
 from zerofl_flwr.errors import SettingsError
+from zerofl_flwr.naming import did_you_mean
 from zerofl_flwr.swat import SPARSE_TYPES, SparseLayer
 
 Masked = Callable[[str, nn.Module], bool] | Collection[str]
@@ -114,8 +114,7 @@ def choose(model: nn.Module, masked: Masked | None) -> set[str]:
     every_name = dict(model.named_modules(remove_duplicate=False))
     for name in masked:
         if name not in every_name:
-            nearest = get_close_matches(str(name), maskable, n=1, cutoff=0)
-            hint = f"; the nearest that can be masked is {nearest[0]!r}" if nearest else ""
+            hint = did_you_mean(name, maskable)
             raise SettingsError(f"masked names {name!r}, which the model does not have{hint}")
         reason = reason_not_maskable(every_name[name])
         if reason is not None:

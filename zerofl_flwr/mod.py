@@ -15,21 +15,19 @@ from flwr.common import (
     FitIns,
     GetPropertiesRes,
     MessageTypeLegacy,
-    Parameters,
     Status,
     ndarrays_to_parameters,
     parameters_to_ndarrays,
 )
 from flwr.compat.common import recorddict_compat as compat
-from numpy.typing import NDArray
 
-from zerofl_flwr.client import dense_array, reply_meta
-from zerofl_flwr.errors import PayloadError, SettingsError
+from zerofl_flwr.errors import SettingsError
+from zerofl_flwr.exchange import Received, read_downlink, write_reply
 from zerofl_flwr.model_arrays import Array
-from zerofl_flwr.payload import SparseArray, decode, encode, is_payload
+from zerofl_flwr.payload import is_payload
 from zerofl_flwr.settings import RoundPlan
 from zerofl_flwr.topk import FractionLike, exact_fraction
-from zerofl_flwr.uplink import canonical_rule, uplink_entries, uploaded_fraction
+from zerofl_flwr.uplink import canonical_rule, uploaded_fraction
 
 MaskedArrays = Collection[int] | Callable[[int, tuple[int, ...]], bool]
 
@@ -47,6 +45,13 @@ def sparse_uplink(
     it, the mod decodes a sparse downlink, and of the reply uploads only the weights or differences
     that the rule selects (section 3.2 of the paper). The strategy must be
     :class:`strategies.ZeroFL`.
+
+    The round's plan stays in the config that the client gets, as plain scalars under
+    ``zerofl-...``; a client whose model went through :func:`zerofl_flwr.sparsify` hands them to
+    :func:`zerofl_flwr.follow_plan`, and any other need not look at them. In a frozen round the
+    server's masks say what is uploaded, whatever `masked` says. A reply that is a payload already
+    (a :class:`zerofl_flwr.ZeroFLClient` makes one) passes through unchanged, whatever the arguments
+    say.
 
     Parameters
     ----------
@@ -97,12 +102,12 @@ class _SparseUplink:
         self, message: Message, context: Context, call_next: ClientAppCallable
     ) -> Message:
         came = compat.recorddict_to_evaluateins(message.content, keep_input=True)
-        dense, _ = _decode_downlink(came.parameters)
-        plan = RoundPlan.from_config(came.config)
-        config = plan.without_plan(came.config) if plan else came.config
-        message.content = compat.evaluateins_to_recorddict(
-            EvaluateIns(ndarrays_to_parameters(dense), config), keep_input=False
-        )
+        if is_payload(came.parameters.tensors):
+            plan = RoundPlan.from_config(came.config)
+            received = read_downlink(came.parameters.tensors, None, plan)
+            message.content = compat.evaluateins_to_recorddict(
+                EvaluateIns(ndarrays_to_parameters(received.arrays), came.config), keep_input=False
+            )
         return call_next(message, context)
 
     def _train(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
@@ -113,66 +118,35 @@ class _SparseUplink:
                 "sparse_uplink got a round without ZeroFL's settings: wrap the server's strategy "
                 "in strategies.ZeroFL, or remove the mod"
             )
-        received, patterns = _decode_downlink(came.parameters)
-        message.content = compat.fitins_to_recorddict(
-            FitIns(ndarrays_to_parameters(received), plan.without_plan(came.config)),
-            keep_input=False,
-        )
+        received = read_downlink(came.parameters.tensors, None, plan)
+        if received.encoded:
+            message.content = compat.fitins_to_recorddict(
+                FitIns(ndarrays_to_parameters(received.arrays), came.config), keep_input=False
+            )
         started = time.perf_counter()
         reply = call_next(message, context)
         seconds = time.perf_counter() - started
         if reply.has_error():
             return reply
         result = compat.recorddict_to_fitres(reply.content, keep_input=True)
-        if result.status.code != Code.OK:
+        if result.status.code != Code.OK or is_payload(result.parameters.tensors):
             return reply
         trained = parameters_to_ndarrays(result.parameters)
         result.metrics = {"train_seconds": seconds, **result.metrics}
-        result.parameters = ndarrays_to_parameters(self._select(plan, received, trained, patterns))
+        result.parameters = ndarrays_to_parameters(self._select(plan, received, trained))
         reply.content = compat.fitres_to_recorddict(result, keep_input=False)
         return reply
 
-    def _select(
-        self,
-        plan: RoundPlan,
-        received: list[Array],
-        trained: list[Array],
-        patterns: dict[int, NDArray[np.int64]],
-    ) -> list[Array]:
+    def _select(self, plan: RoundPlan, received: Received, trained: list[Array]) -> list[Array]:
         """Encode what this client uploads of a trained model; arrays are named by position."""
-        if len(received) != len(trained):
-            raise PayloadError(
-                f"the client returned {len(trained)} arrays for a model of {len(received)}",
-                sender="client",
-            )
-        positions = _masked_positions([array.shape for array in received], self.masked)
-        frozen = {str(p): patterns[p] for p in positions if p in patterns} if plan.frozen else None
-        entries = uplink_entries(
-            [str(position) for position in range(len(received))],
-            received,
-            trained,
-            masked={str(position) for position in positions},
-            rule=self.rule or plan.rule,
-            keep=uploaded_fraction(
-                plan.sparsity if self.sparsity is None else self.sparsity,
-                plan.mask_ratio if self.mask_ratio is None else self.mask_ratio,
-            ),
-            patterns=frozen,
+        shapes = [array.shape for array in received.arrays]
+        keep = uploaded_fraction(
+            plan.sparsity if self.sparsity is None else self.sparsity,
+            plan.mask_ratio if self.mask_ratio is None else self.mask_ratio,
         )
-        return encode(entries, reply_meta(plan, positions))
-
-
-def _decode_downlink(parameters: Parameters) -> tuple[list[Array], dict[int, NDArray[np.int64]]]:
-    """Return the dense arrays, and by position the pattern of those that came as CSR."""
-    if not is_payload(parameters.tensors):
-        return parameters_to_ndarrays(parameters), {}
-    entries = decode(parameters.tensors, None, sender="server").entries
-    patterns = {
-        position: entry.data.flat_indices
-        for position, entry in enumerate(entries)
-        if isinstance(entry.data, SparseArray)
-    }
-    return [dense_array(entry) for entry in entries], patterns
+        # The server takes nothing but values where its mask is frozen.
+        masked = {*_masked_positions(shapes, self.masked), *received.patterns}
+        return write_reply(plan, received, trained, masked, rule=self.rule, keep=keep)
 
 
 def _masked_positions(shapes: list[tuple[int, ...]], masked: MaskedArrays | None) -> list[int]:

@@ -79,9 +79,21 @@ def set_arrays(model: nn.Module, arrays: Sequence[Array], *, sender: str = "serv
                 layer=name,
                 field="dtype",
             )
-    with torch.no_grad():
-        for tensor, array in zip(state.values(), arrays, strict=True):
+    for tensor, array in zip(state.values(), arrays, strict=True):
+        _load(tensor, array)
+
+
+def _load(tensor: torch.Tensor, array: Array) -> None:
+    """Write an array into a tensor of state_dict's, in a single copy where numpy can reach it."""
+    if tensor.device.type != "cpu":
+        with torch.no_grad():
             tensor.copy_(torch.from_numpy(np.require(array, requirements=["C", "W"])))
+        return
+    # Not copy_ of from_numpy: torch warns of read-only arrays, which all those of a message are.
+    with np.errstate(over="ignore", invalid="ignore"):
+        np.copyto(tensor.numpy(), array, casting="same_kind")
+    if not tensor.is_inference():  # which has no version
+        torch.autograd.graph.increment_version(tensor)
 
 
 def _numpy_dtype(name: str, tensor: torch.Tensor) -> np.dtype[Any]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from dataclasses import dataclass
 
 from zerofl_flwr.errors import SettingsError
+from zerofl_flwr.naming import unknown_name
+from zerofl_flwr.topk import exact_fraction
 
 SHAPES = ("constant", "linear", "cosine", "cubic")
 
@@ -50,11 +51,8 @@ class Schedule:
     def __post_init__(self) -> None:
         """Validate the fields together."""
         if self.shape not in SHAPES:
-            near = difflib.get_close_matches(str(self.shape), SHAPES, n=1, cutoff=0.0)[0]
-            raise SettingsError(
-                f"schedule shape {self.shape!r} is unknown; the nearest of {SHAPES} is {near!r}"
-            )
-        _check_fraction("final", self.final)
+            raise SettingsError(unknown_name("schedule shape", self.shape, SHAPES))
+        exact_fraction(self.final, "final of a schedule", numbers_only=True)
         if type(self.rounds) is not int or self.rounds < 0:
             raise SettingsError(f"rounds of a schedule must be an int >= 0, not {self.rounds!r}")
         if self.shape == "constant":
@@ -69,7 +67,7 @@ class Schedule:
                 f"a {self.shape} schedule needs start and rounds >= 1, "
                 f"got start {self.start} and rounds {self.rounds}"
             )
-        _check_fraction("start", self.start)
+        exact_fraction(self.start, "start of a schedule", numbers_only=True)
 
     def value(self, server_round: int) -> float:
         """Return the fraction of one round, rounded to 6 decimals.
@@ -99,8 +97,3 @@ class Schedule:
         elif self.shape == "cosine":
             left = 0.5 * (1 + math.cos(math.pi * (1 - left)))
         return round(self.final + (self.start - self.final) * left, 6)
-
-
-def _check_fraction(name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
-        raise SettingsError(f"{name} of a schedule must be a number from 0 to 1, not {value!r}")

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from zerofl_flwr.errors import SettingsError
+from zerofl_flwr.naming import unknown_name
 from zerofl_flwr.schedule import Schedule
 from zerofl_flwr.topk import exact_fraction
 from zerofl_flwr.uplink import canonical_rule
@@ -94,11 +95,8 @@ class ZeroFLSettings:
         """Validate every field and put the rule's name in its canonical form."""
         for name in ("sparsity", "mask_ratio", "activation_sparsity", "gradient_sparsity"):
             value = getattr(self, name)
-            if value is None:
-                continue
-            if isinstance(value, bool) or not isinstance(value, int | float):
-                raise SettingsError(f"{name} is {value!r}; expected a number from 0 to 1")
-            exact_fraction(value, name)
+            if value is not None:
+                exact_fraction(value, name, numbers_only=True)
         object.__setattr__(self, "rule", canonical_rule(self.rule))
         self._check_choices()
         sparsity, mask_ratio = self._schedules()
@@ -110,11 +108,9 @@ class ZeroFLSettings:
 
     def _check_choices(self) -> None:
         if self.aggregation not in AGGREGATIONS:
-            raise SettingsError(f"aggregation is {self.aggregation!r}; choose from {AGGREGATIONS}")
+            raise SettingsError(unknown_name("aggregation", self.aggregation, AGGREGATIONS))
         if self.on_failure not in FAILURE_POLICIES:
-            raise SettingsError(
-                f"on_failure is {self.on_failure!r}; choose from {FAILURE_POLICIES}"
-            )
+            raise SettingsError(unknown_name("on_failure", self.on_failure, FAILURE_POLICIES))
         for name, least in (("topk_period", 1), ("min_replies", 1)):
             value = getattr(self, name)
             if type(value) is not int or value < least:
@@ -236,7 +232,3 @@ class RoundPlan:
             names = ", ".join(sorted(_PREFIX + name.replace("_", "-") for name in missing))
             raise SettingsError(f"the round's config lacks {names}")
         return cls(**values)
-
-    def without_plan(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """Return ``config`` without the plan's own entries."""
-        return {key: value for key, value in config.items() if key not in self.to_config()}

@@ -12,7 +12,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from decimal import Decimal
-from difflib import get_close_matches
 from typing import Any, cast
 
 import numpy as np
@@ -23,6 +22,7 @@ from torch import nn
 from zerofl_flwr.errors import SettingsError
 from zerofl_flwr.masking_report import describe_masking, summarise_masking
 from zerofl_flwr.masking_rules import Masked, choose
+from zerofl_flwr.naming import did_you_mean
 from zerofl_flwr.swat import SPARSE_TYPES, SparseLayer, sparse_layers
 from zerofl_flwr.swat_state import LayerState, check_backend
 from zerofl_flwr.topk import FractionLike, exact_fraction
@@ -216,9 +216,9 @@ def freeze_masks(model: nn.Module, masks: Mapping[str, torch.Tensor | NDArray[An
     checked: list[tuple[SparseLayer, torch.Tensor]] = []
     for key, given in masks.items():
         if key not in layers:
-            nearest = get_close_matches(key, layers, n=1, cutoff=0)
-            hint = f"; the nearest masked weight is {nearest[0]!r}" if nearest else ""
-            raise SettingsError(f"cannot freeze {key!r}, which is no masked weight{hint}")
+            raise SettingsError(
+                f"cannot freeze {key!r}, which is no masked weight{did_you_mean(key, layers)}"
+            )
         checked.append((layers[key], _as_mask(key, given, layers[key].weight)))
     for layer, mask in checked:
         layer.frozen_mask = mask

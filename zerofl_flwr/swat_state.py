@@ -9,15 +9,16 @@ from typing import Any
 import torch
 
 from zerofl_flwr.errors import SettingsError
+from zerofl_flwr.naming import unknown_name
 from zerofl_flwr.periodic_topk import PeriodicTopK, Timing
 
 BACKENDS = ("reference",)
 
 
 def check_backend(backend: str) -> str:
-    """Return the backend's name, or raise SettingsError naming those that exist."""
+    """Return the backend's name, or raise SettingsError naming the nearest that exists."""
     if backend not in BACKENDS:
-        raise SettingsError(f"unknown backend {backend!r}; available: {', '.join(BACKENDS)}")
+        raise SettingsError(unknown_name("backend", backend, BACKENDS))
     return backend
 
 

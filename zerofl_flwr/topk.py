@@ -27,7 +27,7 @@ _SMALLEST_BRACKETED = 1 << 16  # below this a plain partition is as fast as samp
 _SAMPLE_SIZE = 1 << 15
 
 
-def exact_fraction(value: FractionLike, name: str) -> Decimal:
+def exact_fraction(value: FractionLike, name: str, *, numbers_only: bool = False) -> Decimal:
     """Read a fraction exactly and check it.
 
     Parameters
@@ -36,6 +36,8 @@ def exact_fraction(value: FractionLike, name: str) -> Decimal:
         The fraction. A float counts as the shortest decimal that denotes it.
     name : str
         What the fraction is called in the error message.
+    numbers_only : bool
+        Refuse what is neither a float nor an int, for a setting that is kept as it came.
 
     Returns
     -------
@@ -47,6 +49,8 @@ def exact_fraction(value: FractionLike, name: str) -> Decimal:
     SettingsError
         If the value is no number, not finite, or outside [0, 1].
     """
+    if numbers_only and not isinstance(value, int | float):
+        raise SettingsError(f"{name} must be a number from 0 to 1, got {value!r}")
     try:
         fraction = Decimal(str(value))
     except InvalidOperation:

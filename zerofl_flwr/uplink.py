@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Collection, Mapping, Sequence
 from decimal import Decimal
@@ -12,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zerofl_flwr.errors import PayloadError, SelectionError, SettingsError
+from zerofl_flwr.naming import did_you_mean, unknown_name
 from zerofl_flwr.payload import Content, Entry, NotSent, SparseArray, Values
 from zerofl_flwr.topk import FractionLike, count_kept, exact_fraction, topk_indices
 
@@ -31,9 +31,7 @@ def canonical_rule(name: str) -> str:
         return name
     if name in ALIASES:
         return ALIASES[name]
-    known = (*RULES, *ALIASES)
-    near = difflib.get_close_matches(str(name), known, n=1, cutoff=0.0)[0]
-    raise SettingsError(f"uplink rule {name!r} is unknown; the nearest of {known} is {near!r}")
+    raise SettingsError(unknown_name("uplink rule", name, (*RULES, *ALIASES)))
 
 
 def uploaded_fraction(sparsity: FractionLike, mask_ratio: FractionLike) -> Decimal:
@@ -234,9 +232,9 @@ def _check_no_nan(array: NDArray[Any]) -> None:
 def _check_names(argument: str, given: Collection[str], known: Sequence[str]) -> None:
     for name in given:
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1, cutoff=0.0)
-            hint = f"; the nearest is {near[0]!r}" if near else ""
-            raise SettingsError(f"{argument} names {name!r}, which is not there{hint}")
+            raise SettingsError(
+                f"{argument} names {name!r}, which is not there{did_you_mean(name, known)}"
+            )
 
 
 def _check_pattern(name: str, pattern: NDArray[np.int64], numel: int) -> None:

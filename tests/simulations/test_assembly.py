@@ -20,13 +20,13 @@ from flwr.server.strategy import (
 )
 from torch.utils.data import DataLoader, TensorDataset
 
-from simulations.assembly import batches, initial_arrays, make_client, make_strategy
-from simulations.data import load_data
+from simulations.assembly import LazyBatches, batches, initial_arrays, make_client, make_strategy
+from simulations.data import FederatedData, Partition, load_data
 from simulations.models import build_model
 from simulations.settings import RunSettings
 from strategies import ZeroFL
 from tests.simulations.small_runs import small
-from zerofl_flwr.errors import ClientFailedError, SettingsError
+from zerofl_flwr.errors import ClientFailedError, DataError, SettingsError
 from zerofl_flwr.model_arrays import get_arrays
 from zerofl_flwr.sparsify import masked_weight_names, sparsify
 from zerofl_flwr.swat import sparse_layers
@@ -40,10 +40,11 @@ def wrapped(settings: RunSettings) -> Any:
     return strategy.strategy
 
 
-def samples_of(loader: Any) -> TensorDataset:
-    assert isinstance(loader, DataLoader)
-    assert isinstance(loader.dataset, TensorDataset)
-    return loader.dataset
+def samples_of(lazy: Any) -> TensorDataset:
+    assert isinstance(lazy, LazyBatches)
+    assert isinstance(lazy.made, DataLoader)
+    assert isinstance(lazy.made.dataset, TensorDataset)
+    return lazy.made.dataset
 
 
 def test_a_client_holds_its_partition_and_nothing_else() -> None:
@@ -52,6 +53,7 @@ def test_a_client_holds_its_partition_and_nothing_else() -> None:
     partition = load_data(settings.data).partition(5)
     assert samples_of(client.train_batches) is partition.train
     assert samples_of(client.validation_batches) is partition.validation
+    assert sum(len(labels) for _, labels in client.train_batches) == len(partition.train)
     assert (client.partition_id, client.seed, client.device) == (5, 3, "cpu")
     assert client.training == settings.training
     assert torch.get_num_threads() == 1
@@ -59,6 +61,28 @@ def test_a_client_holds_its_partition_and_nothing_else() -> None:
 
 def test_a_client_without_validation_samples_cannot_evaluate() -> None:
     assert make_client(small(validation_fraction=0.0), 0).validation_batches is None
+
+
+def test_a_client_loads_its_samples_when_it_needs_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded: list[int] = []
+    whole = FederatedData.partition
+
+    def partition(data: FederatedData, partition_id: int) -> Partition:
+        loaded.append(partition_id)
+        return whole(data, partition_id)
+
+    monkeypatch.setattr(FederatedData, "partition", partition)
+    settings = small(seed=6)  # the other tests' models are left as they are
+    client = make_client(settings, 6)
+    assert client.get_properties({}) == {"partition-id": 6}
+    assert loaded == []
+    plan = settings.zerofl.plan(1).to_config()
+    client.fit(initial_arrays(settings), {**plan, "local-epochs": 2})
+    assert loaded == [6]
+    client.evaluate(initial_arrays(settings), {**plan})
+    assert loaded == [6, 6]
+    with pytest.raises(DataError, match="there is no partition 8"):
+        make_client(settings, 8)
 
 
 def test_clients_of_a_process_share_one_model() -> None:
@@ -84,7 +108,7 @@ def test_clients_of_a_process_share_one_model() -> None:
 )
 def test_a_model_that_is_ever_sparse_is_sparsified(changes: dict[str, Any]) -> None:
     model = make_client(small(**changes), 0).model
-    assert masked_weight_names(model) == ["conv1.weight", "conv2.weight", "fc1.weight"]
+    assert masked_weight_names(model) == ["conv2.weight", "fc1.weight"]
     layer = sparse_layers(model)["fc1"]
     assert float(layer.swat.weights.sparsity) == changes["sparsity"]
     assert float(layer.swat.gradients.sparsity) == changes.get("gradient_sparsity", 0.0)
@@ -179,7 +203,7 @@ def test_the_global_model_is_tested_with_the_rounds_sparse_weights() -> None:
     for server_round, sparsity in ((0, 0.5), (1, 0.5), (2, 0.9), (3, 0.9)):
         model = build_model("digits_cnn", 10, (1, 8, 8), seed=settings.seed)
         assert all(map(np.array_equal, get_arrays(model), arrays))
-        sparsify(model, sparsity, masked=["conv1", "conv2", "fc1"])
+        sparsify(model, sparsity)
         outcome = evaluate(model, batches(load_data(settings.data).test, 256))
         loss, metrics = found[server_round]
         assert loss == pytest.approx(outcome.loss, rel=1e-6)

@@ -7,6 +7,7 @@ import pytest
 from simulations.columns import (
     find_label_column,
     find_sample_column,
+    number_ids,
     number_labels,
     rank_values,
 )
@@ -38,7 +39,9 @@ def test_sample_column_can_be_named() -> None:
     features = {"a": FILE, "b": FILE}
     assert find_sample_column(features, DataSettings(image_column="b")) == ("b", "image")
     assert find_sample_column(features, DataSettings(audio_column="a")) == ("a", "audio")
-    with pytest.raises(DataError, match=r"unknown image column 'c' \(known: a, b\)"):
+    with pytest.raises(
+        DataError, match=r"unknown image column 'c'; did you mean 'b'\? \(known: a, b\)"
+    ):
         find_sample_column(features, DataSettings(image_column="c"))
 
 
@@ -102,6 +105,19 @@ def test_texts_and_gaps_are_numbered_in_sorted_order() -> None:
 def test_bad_labels_are_refused(values: list[object], feature: object, message: str) -> None:
     with pytest.raises(DataError, match=message):
         number_labels(values, feature, "label")
+
+
+def test_ids_may_be_missing_but_not_all_of_them() -> None:
+    codes = number_ids(["zoe", None, "ann", "zoe", None], "column 'speaker'")
+    assert codes.tolist() == [1, -1, 0, 1, -1]
+    assert codes.dtype == np.int64
+    assert number_ids([30, 10], "column 'room'").tolist() == [1, 0]
+    nothing: list[list[object]] = [[None, None], []]
+    for values in nothing:
+        with pytest.raises(DataError, match="column 'room' has missing values only"):
+            number_ids(values, "column 'room'")
+    with pytest.raises(DataError, match="must hold integers or texts, found float"):
+        number_ids([None, 0.5], "column 'loudness'")
 
 
 def test_ranks() -> None:

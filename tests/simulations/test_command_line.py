@@ -19,7 +19,7 @@ from simulations import __main__ as command_line
 from simulations import recorder as recorder_module
 from simulations import runner
 from simulations.recorder import Recorder
-from simulations.settings import all_fields, default_of, help_texts, read_config
+from simulations.settings import all_fields, default_text, help_texts, read_config
 from tests.simulations.small_runs import SMALL, Stopped, small, stopped_after
 from zerofl_flwr.errors import LeanFlwrError, SettingsError
 
@@ -70,9 +70,10 @@ def test_the_help_of_run_describes_every_setting_with_its_default() -> None:
         if key == "algorithm":
             continue
         assert f"--{key}" in text, key
-        default = "unset" if default_of(field) is None else default_of(field)
         description = help_texts(group)[field.name].replace("`", "")
-        assert f"{description} (default: {default})" in text, key
+        assert f"{description} (default: {default_text(field)})" in text, key
+    assert "(default: senders; with --paper: all-clients)" in text
+    assert "(default: 0.95)" in text
     assert "--clients" in text
     assert "--no-sparse-downlink" in text
     for panel in ("Simulation", "Data and clients", "Local training", "ZeroFL"):

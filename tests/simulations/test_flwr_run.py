@@ -19,7 +19,7 @@ from simulations.settings import RunSettings, all_fields, default_of
 from zerofl_flwr.errors import SettingsError
 
 _REPOSITORY = Path(__file__).parents[2]
-_OWN_KEYS = {"out": "", "resume": False}
+_OWN_KEYS = {"out": "", "resume": False, "paper": False}
 
 
 def test_run_config_lists_every_setting_with_its_default() -> None:
@@ -87,7 +87,7 @@ def test_flwr_run_trains_and_writes_the_run_folder(
 
 
 def test_a_run_is_resumed_with_its_own_settings_only() -> None:
-    stored = RunSettings.from_mapping({"rounds": 5, "seed": 3})
+    stored = RunSettings.from_mapping({"paper": True, "rounds": 5, "seed": 3})
     check_same(stored, stored)
     with pytest.raises(SettingsError, match=r"differs from its config\.toml in rounds, seed"):
-        check_same(RunSettings(), stored)
+        check_same(RunSettings.from_mapping({"paper": True}), stored)

@@ -12,9 +12,9 @@ from torch import nn
 from simulations.models import (
     BUILT_IN,
     build_model,
-    default_masked,
     digits_cnn,
     femnist_cnn,
+    paper_masked,
     resnet18,
 )
 from zerofl_flwr.errors import SettingsError
@@ -143,11 +143,11 @@ def test_failed_build_leaves_the_random_state_alone() -> None:
 
 def test_masked_layers_exist_and_leave_out_the_last() -> None:
     for spec, model in (("femnist_cnn", femnist_cnn()), ("digits_cnn", digits_cnn())):
-        masked = default_masked(spec)
+        masked = paper_masked(spec)
         assert masked == ("conv1", "conv2", "fc1")
         assert set(masked) < dict(model.named_modules()).keys()
-    assert default_masked("resnet18") is None
-    assert default_masked("own_package.models:keywords") is None
+    assert paper_masked("resnet18") == ()
+    assert paper_masked("own_package.models:keywords") == ()
 
 
 def test_built_in_names() -> None:

@@ -205,6 +205,66 @@ def test_prepared_partitions_hold_training_rows_only(
     assert set(np.diff(offsets)) == {205, 206}
 
 
+def speeches(folder: Path, speakers: list[object]) -> DataSettings:
+    """Write pictures with speakers, and ask for one client each for ann and zoe."""
+    samples = len(speakers)
+    columns: dict[str, list[object]] = {
+        "image": list(pictures(samples)),
+        "label": [0, 1] * (samples // 2),
+        "speaker": speakers,
+    }
+    write_split(folder, "train", columns)
+    write_split(folder, "test", {name: values[:2] for name, values in columns.items()})
+    return DataSettings(
+        dataset=str(folder), partitioner="natural", partition_by="speaker", num_clients=2
+    )
+
+
+def test_rows_without_an_id_belong_to_no_natural_client(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LEAN_FLWR_CACHE", str(tmp_path / "cache"))
+    speakers = ["zoe", None, "ann", "zoe", None, "ann", "zoe", None, "zoe", None] * 4
+    asked = speeches(tmp_path / "own", list(speakers))
+    source = prepare_source(asked)
+    prepared = prepare_partitions(asked, source)
+    parts = np.split(prepared.arrays["rows"], prepared.arrays["offsets"][1:-1])
+    for part, owner in zip(parts, ["ann", "zoe"], strict=True):
+        assert sorted(part) == [row for row, speaker in enumerate(speakers) if speaker == owner]
+    assert prepared.meta == {"without_id": 16}
+    with pytest.raises(DataError, match="3 clients need as many ids, speaker has 2"):
+        prepare_partitions(replace(asked, num_clients=3), source)
+
+
+@pytest.mark.parametrize("partitioner", ["iid", "dirichlet", "shards"])
+def test_any_other_rule_deals_out_rows_without_an_id(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, partitioner: str
+) -> None:
+    monkeypatch.setenv("LEAN_FLWR_CACHE", str(tmp_path / "cache"))
+    asked = speeches(tmp_path / "own", ["zoe", None, "ann", None] * 10)
+    source = prepare_source(asked)
+    prepared = prepare_partitions(replace(asked, partitioner=partitioner), source)
+    assert sorted(prepared.arrays["rows"]) == list(range(40))
+    assert prepared.meta == {"without_id": 0}
+
+
+@pytest.mark.parametrize(
+    ("speakers", "message"),
+    [
+        ([None] * 4, "clients cannot be divided by it: column 'speaker' has missing values only"),
+        (["ann", None, None, None], "2 clients with at least 1 samples each need 2 .* there are 1"),
+    ],
+)
+def test_too_many_missing_ids_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, speakers: list[object], message: str
+) -> None:
+    monkeypatch.setenv("LEAN_FLWR_CACHE", str(tmp_path / "cache"))
+    asked = speeches(tmp_path / "own", speakers)
+    source = prepare_source(asked)
+    with pytest.raises(DataError, match=message):
+        prepare_partitions(asked, source)
+
+
 def test_partition_by_column(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LEAN_FLWR_CACHE", str(tmp_path / "cache"))
     speakers = ["zoe", "ann", "bob", "ann"] * 10

@@ -77,11 +77,24 @@ def test_a_running_cluster_is_joined_as_it_is(monkeypatch: pytest.MonkeyPatch) -
         assert "num_cpus" not in options
 
 
-def test_a_ray_of_this_process_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_ray_of_this_process_is_used_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     fake = StandIn([{"CPU": 1}]).use(monkeypatch)
     fake.running = True
     with ray_cluster(SimulationSettings()):
         assert fake.started == []
+        ray.shutdown()  # as Flower does at the end of a run
+        assert fake.running
+    assert (fake.running, fake.stopped) == (True, 0)
+    with pytest.raises(KeyboardInterrupt), ray_cluster(SimulationSettings()):
+        raise KeyboardInterrupt
+    with (
+        pytest.raises(SettingsError, match="no node of the Ray cluster has as much"),
+        ray_cluster(SimulationSettings(cpus_per_client=2)),
+    ):
+        raise AssertionError("must not get here")
+    assert (fake.running, fake.stopped) == (True, 0)
+    ray.shutdown()
+    assert not fake.running
 
 
 def test_ray_stops_when_the_run_fails(monkeypatch: pytest.MonkeyPatch) -> None:

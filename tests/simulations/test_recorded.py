@@ -174,5 +174,6 @@ def test_a_rounds_replies_are_let_go_once_they_are_aggregated() -> None:
     results: list[Any] = [("a client", "its reply")]
     strategy.configure_fit(1, parameters_of(0), MANAGER)
     _, metrics = strategy.aggregate_fit(1, results, [])
-    assert metrics["results"] is results
+    passed_on: Any = metrics["results"]
+    assert passed_on is results
     assert results == []

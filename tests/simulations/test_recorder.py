@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from simulations.recorder import Recorder
 from simulations.settings import RunSettings, read_config
 from strategies.mask_report import LayerReport
 from strategies.reports import ClientReport, RoundReport
+from tests.simulations.parquet_folders import pictures, write_split
 from tests.simulations.small_runs import arrays_of, small
 from zerofl_flwr.errors import DataError, RoundFailedError, SettingsError
 
@@ -74,6 +76,29 @@ def test_a_new_folder_describes_the_run(tmp_path: Path) -> None:
     assert recorder.rounds_done == 0
 
 
+def test_samples_that_no_client_gets_are_counted_aloud(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    columns: dict[str, list[object]] = {
+        "image": list(pictures(20)),
+        "label": [0, 1] * 10,
+        "speaker [id]": ["zoe", "ann", "zoe", None] * 5,
+    }
+    for split in ("train", "test"):
+        write_split(tmp_path / "own", split, columns)
+    settings = small(
+        dataset=str(tmp_path / "own"), num_clients=2, clients_per_round=2, partitioner="natural"
+    )
+    Recorder.create(tmp_path / "by-label", settings)
+    assert "left out" not in capsys.readouterr().err
+    by_speaker = replace(settings, data=replace(settings.data, partition_by="speaker [id]"))
+    Recorder.create(tmp_path / "by-speaker", by_speaker)
+    warning = "warning: 5 training samples have no 'speaker [id]' and are left out"
+    assert warning in capsys.readouterr().err.splitlines()
+    partitions = table(tmp_path / "by-speaker", "partitions")
+    assert partitions[["0", "1"]].to_numpy().tolist() == [[0, 5], [10, 0]]
+
+
 def test_a_relative_folder_is_resolved_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -108,7 +133,7 @@ def test_a_rounds_figures_are_in_all_tables(tmp_path: Path) -> None:
             "clients": 3,
             "replies": 2,
             "failures": 1,
-            "sparsity": 0.9,
+            "sparsity": 0.825,  # on its way from 0.3 to 0.9
             "mask_ratio": 0.2,
             "learning_rate": 0.1,
             "downlink_bytes": 15000,

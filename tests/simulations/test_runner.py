@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+import ray
 from flwr.common import Scalar
 
 from simulations import recorder as recorder_module
@@ -29,6 +31,7 @@ from zerofl_flwr.errors import ClientFailedError, DataError, RoundFailedError, S
 from zerofl_flwr.model_arrays import Array
 
 SETTINGS = small(learning_rate_end=0.02, fraction_evaluate=0.25)
+ON_RAY = small(learning_rate_end=0.02, fraction_evaluate=0.25, backend="ray")
 
 
 @pytest.fixture
@@ -43,17 +46,12 @@ def in_process(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run(SETTINGS, tmp_path_factory.mktemp("in-process") / "run")
 
 
-@pytest.fixture(scope="module")
-def on_ray(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Give the folder of the same run on Ray, stopped after its second round and resumed."""
-    settings = small(learning_rate_end=0.02, fraction_evaluate=0.25, backend="ray")
-    folder = tmp_path_factory.mktemp("ray") / "run"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(recorder_module, "write_plots", lambda folder: [])
-        with stopped_after(2), pytest.raises(Stopped):
-            run(settings, folder)
-        assert last_round(folder) == 2
-        return resume(folder)
+@pytest.fixture
+def ray_of_this_process() -> Iterator[None]:
+    """Have Ray running before the runs start."""
+    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
+    yield
+    ray.shutdown()
 
 
 def last_round(folder: Path) -> int:
@@ -103,7 +101,7 @@ def test_the_tables_fit_together(in_process: Path) -> None:
     weighted = (clients["train_loss"] * clients["num_examples"]).groupby(clients["round"]).sum()
     mean = weighted / per_round["num_examples"].sum()
     assert mean.tolist() == pytest.approx(rounds["train_loss"].tolist()[1:])
-    assert layers["layer"].tolist() == ["conv1.weight", "conv2.weight", "fc1.weight"] * 3
+    assert layers["layer"].tolist() == ["conv2.weight", "fc1.weight"] * 3
     assert layers["nonzero_ratio"].between(0.1, 1).all()
     lines = [json.loads(line) for line in (in_process / "metrics.jsonl").read_text().splitlines()]
     assert [line["uplink_bytes"] for line in lines] == rounds["uplink_bytes"].tolist()[1:]
@@ -144,11 +142,24 @@ def test_the_config_runs_again_to_the_same_result(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("no_plots")
+def test_ray_ends_as_one_process_does(in_process: Path, tmp_path: Path) -> None:
+    folder = run(ON_RAY, tmp_path / "run")
+    assert read_config(folder / "config.toml")["backend"] == "ray"
+    assert_same_results(in_process, folder)
+    assert not ray.is_initialized()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("no_plots", "ray_of_this_process")
 def test_ray_stopped_and_resumed_ends_as_one_process_that_never_stopped(
-    in_process: Path, on_ray: Path
+    in_process: Path, tmp_path: Path
 ) -> None:
-    assert read_config(on_ray / "config.toml")["backend"] == "ray"
-    assert_same_results(in_process, on_ray)
+    with stopped_after(2), pytest.raises(Stopped):
+        run(ON_RAY, tmp_path / "run")
+    assert last_round(tmp_path / "run") == 2
+    assert_same_results(in_process, resume(tmp_path / "run"))
+    assert ray.is_initialized()
 
 
 def test_another_seed_ends_elsewhere(in_process: Path, tmp_path: Path, no_plots: None) -> None:

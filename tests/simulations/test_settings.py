@@ -20,6 +20,7 @@ from simulations.settings import (
     type_of,
 )
 from zerofl_flwr.errors import SettingsError
+from zerofl_flwr.recommended import recommended_settings
 from zerofl_flwr.settings import ZeroFLSettings
 from zerofl_flwr.training import TrainingSettings
 
@@ -116,23 +117,58 @@ def test_every_setting_comes_back_from_a_mapping_and_from_toml(key: str, tmp_pat
 
 
 def test_nothing_given_is_the_defaults() -> None:
-    assert RunSettings.from_mapping({}) == RunSettings()
+    assert RunSettings.from_mapping({}) == RunSettings(zerofl=recommended_settings(10))
+    assert RunSettings.from_mapping({"paper": True}).zerofl == ZeroFLSettings()
     assert RunSettings().seed == 0
     assert RunSettings.from_mapping({"seed": 5}).seed == 5
 
 
 def test_what_is_unset_is_left_out_of_the_mapping() -> None:
-    unset = [key for group, key, field in all_fields() if default_of(field) is None]
-    assert "ray-address" in unset
+    unset = [key for group, key, field in all_fields() if field.default is None]
+    assert {"ray-address", "masked", "sparsity-start"} < set(unset)
     assert not set(unset) & set(RunSettings().to_mapping())
 
 
 def test_an_empty_text_unsets_an_optional_setting() -> None:
     for group, key, field in all_fields():
         if type_of(group, field)[1]:
-            assert RunSettings.from_mapping({key: ""}) == RunSettings()
+            assert RunSettings.from_mapping({key: ""}) == RunSettings.from_mapping({})
     with pytest.raises(SettingsError, match="rounds is ''; expected a int"):
         RunSettings.from_mapping({"rounds": ""})
+
+
+def test_paper_turns_what_is_not_given_to_the_papers_settings() -> None:
+    paper = RunSettings.from_mapping({"paper": True, "model": "femnist_cnn", "rounds": 100})
+    assert paper.simulation.masked == "conv1,conv2,fc1"
+    assert paper.zerofl == ZeroFLSettings()
+    study = RunSettings.from_mapping({"paper": False, "model": "femnist_cnn", "rounds": 100})
+    assert study.simulation.masked is None
+    assert study.zerofl == recommended_settings(100)
+    assert RunSettings.from_mapping({"paper": True, "model": "resnet18"}).simulation.masked is None
+    for settings in (paper, study):  # a config.toml says it all, without the flag
+        assert "paper" not in settings.to_mapping()
+        assert RunSettings.from_mapping(settings.to_mapping()) == settings
+
+
+def test_what_is_given_wins_over_both_sets_of_defaults() -> None:
+    given = {"masked": "fc1", "aggregation": "senders", "sparsity-schedule": "constant"}
+    for paper in (True, False):
+        settings = RunSettings.from_mapping(given | {"paper": paper})
+        assert settings.simulation.masked == "fc1"
+        assert settings.zerofl == ZeroFLSettings(aggregation="senders")
+
+
+def test_empty_texts_leave_the_defaults_that_depend_on_others() -> None:
+    # As pyproject.toml lists them for `flwr run`.
+    keys = ("sparsity-schedule", "sparsity-start", "sparsity-rounds", "aggregation")
+    assert RunSettings.from_mapping(dict.fromkeys(keys, "")) == RunSettings.from_mapping({})
+    given = dict.fromkeys(keys, "") | {"sparsity-schedule": "constant"}
+    assert RunSettings.from_mapping(given).zerofl == ZeroFLSettings(aggregation="senders")
+
+
+def test_paper_is_a_yes_or_no() -> None:
+    with pytest.raises(SettingsError, match="paper is 1; expected a bool"):
+        RunSettings.from_mapping({"paper": 1})
 
 
 @pytest.mark.parametrize(

@@ -110,7 +110,8 @@ def test_columns_to_divide_by_are_numbered(tmp_path: Path) -> None:
             "label": [0, 1] * 10,
             "speaker": ["zoe", "ann", "ann", "bob"] * 5,
             "loudness": [0.5] * 20,
-            "room": [None, *range(19)],
+            "room": [None, *range(18, -1, -1)],
+            "city": [None] * 20,
             "boxes": [[1, 2]] * 20,
         },
     )
@@ -119,7 +120,8 @@ def test_columns_to_divide_by_are_numbered(tmp_path: Path) -> None:
     assert source.arrays[columns["speaker"]].tolist() == [2, 0, 0, 1] * 5
     assert columns["label"] == "labels"
     assert columns["loudness"] == "column 'loudness' must hold integers or texts, found float"
-    assert columns["room"] == "column 'room' has missing values"
+    assert source.arrays[columns["room"]].tolist() == [-1, *range(18, -1, -1)]
+    assert columns["city"] == "column 'city' has missing values only"
     assert columns["boxes"] == "column 'boxes' must hold integers or texts"
 
 

@@ -114,6 +114,10 @@ def test_a_grid_is_one_run_per_method_and_seed_first_seeds_first(tmp_path: Path)
             "'x' and 'x' share the folder x/seed-1",
         ),
         ({"base": "none.toml", "method": METHODS}, "there is no config file"),
+        (
+            {"base": "base.toml", "method": METHODS, "figures": []},
+            "unknown key 'figures'; did you mean 'figure'",
+        ),
     ],
 )
 def test_a_grid_that_cannot_work_is_refused(
@@ -124,12 +128,94 @@ def test_a_grid_that_cannot_work_is_refused(
     assert message in str(caught.value)
 
 
-def test_the_grids_that_come_with_the_package_can_be_read() -> None:
+@pytest.mark.parametrize(
+    ("figures", "message"),
+    [
+        ({"name": "all"}, "figure is {'name': 'all'}; expected a list"),
+        (["all"], "'figure' must be [[figure]] entries, got 'all'"),
+        ([{"methods": []}], "the key 'name' is missing"),
+        ([{"name": "all"}], "the key 'methods' is missing"),
+        ([{"name": "all", "methods": "x"}], "methods is 'x'; expected a list"),
+        (
+            [{"name": "all", "methods": [], "axis": "round"}],
+            "unknown key 'axis'",
+        ),
+        (
+            [{"name": "all", "methods": ["Dense, FedAvg", "Dense FedAvg"]}],
+            "figure 'all': unknown method 'Dense FedAvg'; did you mean 'Dense, FedAvg'?",
+        ),
+        ([{"name": "all", "methods": [["r"]]}], "figure 'all': unknown method \"['r']\""),
+        ([{"name": "all", "methods": []}] * 2, "two figures are called 'all'"),
+        ([{"name": "../all", "methods": []}], "'../all', which names no file"),
+        ([{"name": "", "methods": []}], "'', which names no file"),
+    ],
+)
+def test_a_figure_that_cannot_be_drawn_is_refused_before_anything_runs(
+    tmp_path: Path, figures: Any, message: str
+) -> None:
+    grid = {"base": "base.toml", "method": METHODS, "figure": figures}
+    with pytest.raises(SettingsError) as caught:
+        read_grid(write_grid(tmp_path, grid), tmp_path / "out")
+    assert message in str(caught.value)
+
+
+def test_the_grids_that_come_with_the_package_can_be_read_anywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     conf = Path(study.__file__).parent / "conf"
     grids = sorted(conf.glob("*-grid.toml"))
     assert grids
+    monkeypatch.chdir(tmp_path)
     for grid in grids:
-        assert len(read_grid(grid, Path("out"))) > 1
+        runs = read_grid(grid, Path("out"))
+        assert len(runs) > 1
+        assert {run.settings.data.dataset for run in runs} == {"zalando-datasets/fashion_mnist"}
+
+
+def test_another_data_set_counts_for_all_runs_but_those_with_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = {"name": "own", "seeds": [3], "settings": {"dataset": "uoft-cs/cifar10"}}
+    grid = write_grid(tmp_path, {"base": "base.toml", "method": [*METHODS, own]})
+    (tmp_path / "clothes").mkdir()
+    monkeypatch.chdir(tmp_path)
+
+    def datasets(given: str | None) -> set[str]:
+        return {run.settings.data.dataset for run in read_grid(grid, tmp_path / "out", given)}
+
+    assert datasets(None) == {"digits", "uoft-cs/cifar10"}
+    assert datasets("./clothes") == {str(tmp_path / "clothes"), "uoft-cs/cifar10"}
+    assert datasets("ylecun/mnist") == {"ylecun/mnist", "uoft-cs/cifar10"}
+    with pytest.raises(SettingsError, match=r"the dataset folder \./nowhere does not exist"):
+        datasets("./nowhere")
+
+
+@pytest.mark.parametrize("stored", ["../data/clothes", "absolute"])
+def test_runs_of_a_local_folder_are_finished_when_it_is_given_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, launched: list[list[str]], stored: str
+) -> None:
+    folder = tmp_path / "data" / "clothes"
+    folder.mkdir(parents=True)
+    grid = write_grid(tmp_path / "code", dataset="zalando-datasets/fashion_mnist")
+    monkeypatch.chdir(tmp_path / "code")
+    for cell in read_grid(grid, tmp_path / "out"):
+        cell.folder.mkdir(parents=True)
+        (cell.folder / "model.npz").touch()
+        old = cell.settings.to_mapping()
+        old["dataset"] = str(folder) if stored == "absolute" else stored
+        (cell.folder / "config.toml").write_text(tomli_w.dumps(old))
+    again = read_grid(grid, tmp_path / "out", "../data/clothes")
+    assert all(cell.is_finished() for cell in again)
+    arguments = (grid, "--out", tmp_path / "out", "--dataset")
+    assert call(*arguments, "../data/clothes").exit_code == 0
+    refused = call(*arguments[:-1])
+    assert refused.exit_code == 2
+    assert "instead of 'zalando-datasets/fashion_mnist'" in refused.output
+    assert launched == []
+    # The folder is gone, or looked for from elsewhere: other settings, and not a broken run.
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SettingsError, match=r"other settings; move it away \(its dataset is "):
+        read_grid(grid, tmp_path / "out")[0].is_finished()
 
 
 def a_run(folder: Path, **changes: Any) -> StudyRun:
@@ -144,7 +230,8 @@ def test_a_run_is_finished_when_its_last_file_is_there(tmp_path: Path) -> None:
     assert not cell.is_finished()
     (tmp_path / "model.npz").touch()
     assert cell.is_finished()
-    with pytest.raises(SettingsError, match="holds a run with other settings; move it away"):
+    message = r"holds a run with other settings; move it away \(its seed is 3 instead of 9\)"
+    with pytest.raises(SettingsError, match=message):
         a_run(tmp_path, seed=9).is_finished()
 
 

@@ -6,9 +6,13 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+import typer
+from typer.testing import CliRunner
 
+from simulations import study_report
 from simulations.study import StudyRun, read_grid
 from simulations.study_report import finished_runs, write_report
+from zerofl_flwr.errors import DataError
 
 _GRID = """
 base = "base.toml"
@@ -24,7 +28,11 @@ seeds = [1]
 
 [[figure]]
 name = "both"
-methods = ["dense", "sparse", "not in the grid"]
+methods = ["dense", "sparse"]
+
+[[figure]]
+name = "not yet"
+methods = ["sparse"]
 """
 
 
@@ -105,3 +113,43 @@ def test_report_holds_tables_and_the_figures_of_the_grid(
     rounds = pd.read_csv(out / "rounds.csv")
     assert rounds["seed"].tolist() == [1, 1, 1, 2, 2, 2]
     assert rounds["accuracy"].tolist() == [0.1, 0.5, 0.7, 0.1, 0.6, 0.8]
+
+
+def call(*arguments: object) -> tuple[int, str]:
+    app = typer.Typer()
+    app.command()(study_report._main)
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    return result.exit_code, result.output
+
+
+def test_a_study_without_a_finished_run_has_no_report(tmp_path: Path) -> None:
+    (tmp_path / "base.toml").write_text("rounds = 2\n")
+    (tmp_path / "grid.toml").write_text(_GRID)
+    with pytest.raises(DataError, match=r"no run of .* is finished in .*runs"):
+        write_report(tmp_path / "grid.toml", tmp_path / "runs", tmp_path / "report")
+    assert not (tmp_path / "report").exists()
+
+
+def test_errors_keep_their_square_brackets(study: tuple[Path, Path], tmp_path: Path) -> None:
+    grid, runs = study
+    grid.write_text(_GRID.replace('methods = ["sparse"]', 'methods = ["sparse [bold]"]'))
+    code, output = call(grid, "--runs", runs, "--out", tmp_path / "report")
+    assert code == 2
+    assert "figure 'not yet': unknown method 'sparse [bold]'; did you mean 'sparse'?" in output
+    grid.write_text('base = "base.toml"\nmethod = ["x"]\n')
+    code, output = call(grid, "--runs", runs, "--out", tmp_path / "report")
+    assert code == 2
+    assert "'method' must be [[method]] entries, got 'x'" in output
+
+
+def test_the_report_takes_the_data_set_that_the_runs_took(
+    study: tuple[Path, Path], tmp_path: Path
+) -> None:
+    grid, runs = study
+    arguments = (grid, "--runs", runs, "--out", tmp_path / "[report]")
+    code, output = call(*arguments, "--dataset", "ylecun/mnist")
+    assert code == 2
+    assert "its dataset is 'digits' instead of 'ylecun/mnist'" in output
+    code, output = call(*arguments, "--dataset", "digits")
+    assert code == 0
+    assert f"{tmp_path}/[report]/both-by-seconds.png" in output

@@ -154,9 +154,7 @@ def test_good_replies_are_kept_and_bad_ones_named() -> None:
     good, refused = keep_good(replies, ReplyChecker(SPECS, plan()))
     assert good == [replies[0], replies[3]]
     assert [refusal.partition_id for refusal in refused] == [1, 2]
-    assert refused[0].reason == (
-        "client 1, field round: expected a reply to round 1, got one to round 99"
-    )
+    assert refused[0].reason == ("client 1, field round: round 1 expected, 99 came")
     assert refused[1].reason == (
         "client 2, field num_examples: num_examples is 0; "
         "expected a whole number from 1 to 1000000000"

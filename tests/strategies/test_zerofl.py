@@ -35,14 +35,10 @@ from tests.strategies.federation import (
     toy,
     zerofl,
 )
+from tests.strategies.standard import EXAMPLES, MODEL, RULES, honest_manager, play_rounds
 from zerofl_flwr import ZeroFLSettings
 from zerofl_flwr.errors import ClientFailedError, RoundFailedError, SettingsError
 from zerofl_flwr.topk import count_unmasked, topk_indices
-
-MODEL = toy(batch_norm=True)
-EXAMPLES = [10, 20, 30, 40]
-RULES = ["top-k-weights", "diff-on-top-k-weights", "top-k-diff"]
-
 
 # Building it
 
@@ -54,7 +50,7 @@ def test_its_settings_are_given_once() -> None:
     with pytest.raises(SettingsError, match=r"give settings or \['rule'\], not both"):
         ZeroFL(settings=ZeroFLSettings(), rule="top-k-diff")
     with pytest.raises(
-        SettingsError, match="no setting 'mask_ration'; the nearest is 'mask_ratio'"
+        SettingsError, match="unknown ZeroFL setting 'mask_ration'; did you mean 'mask_ratio'"
     ):
         ZeroFL(mask_ration=0.1)
     with pytest.raises(SettingsError, match="sparsity"):
@@ -112,7 +108,7 @@ def test_instructions_carry_the_rounds_plan() -> None:
         sparsity_start=0.5,
         sparsity_rounds=4,
     )
-    manager = managed(honest_nodes(MODEL, EXAMPLES))
+    manager = honest_manager()
     for server_round in (1, 2):
         pairs = strategy.configure_fit(server_round, MODEL.parameters, manager)
         assert [partition_of(client) for client, _ in pairs] == [0, 1, 2, 3]
@@ -126,7 +122,7 @@ def test_instructions_carry_the_rounds_plan() -> None:
 def test_sampling_follows_seed_and_round() -> None:
     def chosen(seed: int, server_round: int) -> list[int]:
         strategy = zerofl(FedAvg(fraction_fit=0.3), seed=seed)
-        manager = managed(honest_nodes(MODEL, [10] * 20))
+        manager = honest_manager(examples=[10] * 20)
         pairs = strategy.configure_fit(server_round, MODEL.parameters, manager)
         return [partition_of(client) for client, _ in pairs]
 
@@ -137,7 +133,7 @@ def test_sampling_follows_seed_and_round() -> None:
 def test_a_round_without_clients_is_an_error() -> None:
     strategy = zerofl(FedAvg(min_fit_clients=5, min_available_clients=2))
     with pytest.raises(RoundFailedError, match="round 3: no clients could be sampled from 4 avail"):
-        strategy.configure_fit(3, MODEL.parameters, managed(honest_nodes(MODEL, EXAMPLES)))
+        strategy.configure_fit(3, MODEL.parameters, honest_manager())
 
 
 def test_clients_evaluate_the_model_that_they_train() -> None:
@@ -165,7 +161,7 @@ def test_evaluations_are_averaged_in_partition_order() -> None:
         return {"accuracy": 0.5}
 
     strategy = zerofl(FedAvg(evaluate_metrics_aggregation_fn=note))
-    manager = managed(honest_nodes(MODEL, EXAMPLES))
+    manager = honest_manager()
     pairs = strategy.configure_evaluate(1, MODEL.parameters, manager)
     results = [
         (client, EvaluateRes(OK, 1.0 * partition, 10 + partition, {}))
@@ -196,7 +192,7 @@ def test_a_strategys_own_model_for_a_client_goes_out_with_the_plan() -> None:
 
     own = ndarrays_to_parameters([array + array.dtype.type(1) for array in MODEL.values])
     strategy = zerofl(Personal())
-    pairs = strategy.configure_fit(1, MODEL.parameters, managed(honest_nodes(MODEL, EXAMPLES)))
+    pairs = strategy.configure_fit(1, MODEL.parameters, honest_manager())
     assert pairs[0][1].parameters == own
     assert plan_of(pairs[0][1]) == strategy.settings.plan(1)
     assert pairs[1][1].parameters == MODEL.parameters
@@ -235,7 +231,7 @@ def test_metrics_of_the_wrapped_strategy_are_passed_on() -> None:
     strategy = zerofl(
         FedAvg(fit_metrics_aggregation_fn=lambda m: {"clients": len(m), "replies": -1})
     )
-    played = play(strategy, managed(honest_nodes(MODEL, EXAMPLES)), MODEL.parameters, 1)
+    played = play(strategy, honest_manager(), MODEL.parameters, 1)
     assert played.metrics["clients"] == 4
     assert played.metrics["replies"] == -1  # the user's own name wins
     assert played.metrics["uplink_bytes"] != 0
@@ -244,7 +240,7 @@ def test_metrics_of_the_wrapped_strategy_are_passed_on() -> None:
 def test_replies_in_any_order_make_the_same_model() -> None:
     def aggregated(order: Sequence[int]) -> Parameters | None:
         strategy = zerofl(FedAvg(), aggregation="senders")
-        pairs = strategy.configure_fit(1, MODEL.parameters, managed(honest_nodes(MODEL, EXAMPLES)))
+        pairs = strategy.configure_fit(1, MODEL.parameters, honest_manager())
         results = [(client, client.fit(ins, None, 1)) for client, ins in pairs]
         return strategy.aggregate_fit(1, [results[index] for index in order], [])[0]
 
@@ -258,12 +254,9 @@ def test_the_sparse_downlink_changes_nothing_but_bytes(rule: str, dtype: str) ->
     ends, downlinks = [], []
     for sparse_downlink in (True, False):
         strategy = zerofl(FedAvg(), rule=rule, sparse_downlink=sparse_downlink)
-        manager, parameters = managed(honest_nodes(model, EXAMPLES)), model.parameters
-        for server_round in (1, 2, 3):
-            played = play(strategy, manager, parameters, server_round)
-            parameters = played.parameters
-        ends.append(parameters.tensors)
-        downlinks.append(float(played.metrics["downlink_bytes"]))
+        last = play_rounds(strategy, honest_manager(model), model.parameters, (1, 2, 3))[-1]
+        ends.append(last.parameters.tensors)
+        downlinks.append(float(last.metrics["downlink_bytes"]))
     assert ends[0] == ends[1]
     if rule == "top-k-weights":  # the others keep the server's weights, which are dense
         assert downlinks[0] < 0.9 * downlinks[1]

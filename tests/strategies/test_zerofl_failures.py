@@ -25,13 +25,10 @@ from tests.strategies.federation import (
     partition_of,
     play,
     same_bits,
-    toy,
     zerofl,
 )
+from tests.strategies.standard import EXAMPLES, MODEL, honest_manager
 from zerofl_flwr.errors import RoundFailedError
-
-MODEL = toy(batch_norm=True)
-EXAMPLES = [10, 20, 30, 40]
 
 
 def spoiling(nodes: list[Node], partition: int, spoil: Callable[[FitRes], FitRes]) -> list[Node]:
@@ -127,7 +124,7 @@ def test_a_round_in_which_all_fail_is_an_error() -> None:
 
 def test_a_round_nobody_answers_is_an_error() -> None:
     strategy = zerofl(FedAvg())
-    strategy.configure_fit(1, MODEL.parameters, managed(honest_nodes(MODEL, EXAMPLES)))
+    strategy.configure_fit(1, MODEL.parameters, honest_manager())
     with pytest.raises(RoundFailedError, match="client 0: no reply; client 1: no reply; client 2"):
         strategy.aggregate_fit(1, [], [])
 
@@ -143,7 +140,7 @@ def test_a_failed_round_can_be_tried_again() -> None:
         play(strategy, managed(nodes), MODEL.parameters, 1)
     nodes[1].train = honest
     played = play(strategy, managed(nodes), MODEL.parameters, 1)
-    fresh = play(zerofl(FedAvg()), managed(honest_nodes(MODEL, EXAMPLES)), MODEL.parameters, 1)
+    fresh = play(zerofl(FedAvg()), honest_manager(), MODEL.parameters, 1)
     assert same_bits(played.arrays, fresh.arrays)
     np.testing.assert_equal(played.metrics, fresh.metrics)
     assert len(reports) == 1
@@ -209,4 +206,4 @@ def test_a_wrapped_strategy_may_accept_no_failures() -> None:
     message = "round 1: FedAvg made no model of 3 good replies and 1 failures"
     with pytest.raises(RoundFailedError, match=message):
         play(strategy, managed(nodes), MODEL.parameters, 1)
-    play(strategy, managed(honest_nodes(MODEL, EXAMPLES)), MODEL.parameters, 1)
+    play(strategy, honest_manager(), MODEL.parameters, 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -20,22 +21,17 @@ from tests.strategies.federation import (
     Honest,
     Node,
     Toy,
-    honest_nodes,
     managed,
     plan_of,
     play,
     received,
     same_bits,
-    toy,
     zerofl,
 )
+from tests.strategies.standard import MODEL, RULES, honest_manager, play_rounds
 from zerofl_flwr.errors import RoundFailedError
 from zerofl_flwr.payload import Values, decode
 from zerofl_flwr.topk import count_unmasked, topk_indices
-
-MODEL = toy(batch_norm=True)
-EXAMPLES = [10, 20, 30, 40]
-RULES = ["top-k-weights", "diff-on-top-k-weights", "top-k-diff"]
 
 
 @pytest.mark.parametrize("aggregation", ["all-clients", "senders"])
@@ -47,16 +43,13 @@ def test_zeros_stay_zero_once_frozen(name: str, rule: str, aggregation: str) -> 
     strategy = zerofl(
         wrapped, sparsity=0.8, rule=rule, aggregation=aggregation, freeze_mask_after_round=1
     )
-    manager, parameters = managed(honest_nodes(MODEL, EXAMPLES)), start
-    broadcast = play(strategy, manager, parameters, 1)
+    broadcast, *frozen = play_rounds(strategy, honest_manager(), start, (1, 2, 3, 4))
     patterns = {
         position: topk_indices(array, count_unmasked(array.size, 0.8))
         for position, array in enumerate(broadcast.arrays)
         if position in (0, 5)
     }
-    parameters = broadcast.parameters
-    for server_round in (2, 3, 4):
-        played = play(strategy, manager, parameters, server_round)
+    for before, played in pairwise([broadcast, *frozen]):
         for ins in played.instructions.values():
             sent, came = received(ins.parameters)
             assert list(came) == [0, 5]
@@ -77,8 +70,7 @@ def test_zeros_stay_zero_once_frozen(name: str, rule: str, aggregation: str) -> 
             outside[pattern] = False
             assert not array.reshape(-1)[outside].any()
             assert np.count_nonzero(array) > 0.9 * len(pattern)
-        assert not same_bits(played.arrays, parameters_to_ndarrays(parameters))
-        parameters = played.parameters
+        assert not same_bits(played.arrays, before.arrays)
 
 
 def test_frozen_weights_average_over_all_who_sent_them() -> None:
@@ -109,9 +101,7 @@ def test_the_wrapped_strategy_sees_the_model_that_the_clients_get() -> None:
 
     seen: list[list[np.ndarray]] = []
     strategy = zerofl(Spy(), rule="top-k-diff", freeze_mask_after_round=1)
-    manager = managed(honest_nodes(MODEL, EXAMPLES))
-    first = play(strategy, manager, MODEL.parameters, 1)
-    second = play(strategy, manager, first.parameters, 2)
+    first, second = play_rounds(strategy, honest_manager(), MODEL.parameters, (1, 2))
     assert same_bits(seen[1], received(second.instructions[0].parameters)[0])
     assert not same_bits(seen[1], first.arrays)
 
@@ -119,7 +109,7 @@ def test_the_wrapped_strategy_sees_the_model_that_the_clients_get() -> None:
 def test_freezing_needs_a_client_that_masks() -> None:
     dense = Toy(MODEL.arrays, masked=())
     strategy = zerofl(FedAvg(), freeze_mask_after_round=1)
-    manager = managed(honest_nodes(dense, EXAMPLES))
+    manager = honest_manager(dense)
     first = play(strategy, manager, dense.parameters, 1)
     assert math.isnan(float(first.metrics["nonzero_ratio"]))
     with pytest.raises(RoundFailedError, match="round 2: the mask is to be frozen, but no reply"):

@@ -163,4 +163,4 @@ def downlink() -> tuple[Parameters, Arrays]:
         Entry(str(p), SparseArray.from_dense(array) if p in MASKED else array)
         for p, array in enumerate(dense)
     ]
-    return ndarrays_to_parameters(encode(entries)), dense
+    return ndarrays_to_parameters(encode(entries, {"round": PLAN.server_round})), dense

@@ -11,11 +11,19 @@ import torch
 from flwr.common import Scalar
 from torch import nn
 
-from tests.zerofl_flwr.client_messages import PLAN, config_of, decoded, dense
+from tests.zerofl_flwr.client_messages import PLAN, Arrays, config_of, decoded, dense, same
 from zerofl_flwr.client import ZeroFLClient
 from zerofl_flwr.errors import PayloadError, SettingsError
 from zerofl_flwr.model_arrays import get_arrays
-from zerofl_flwr.payload import Entry, NotSent, SparseArray, Values, encode, is_payload
+from zerofl_flwr.payload import (
+    Entry,
+    MetaValue,
+    NotSent,
+    SparseArray,
+    Values,
+    encode,
+    is_payload,
+)
 from zerofl_flwr.sparsify import sparsify
 from zerofl_flwr.training import TrainingSettings
 
@@ -75,7 +83,7 @@ def test_a_frozen_round_trains_the_pattern_alone_and_uploads_values() -> None:
     client = one_layer_client()
     pattern = np.array([0, 3])
     model = SparseArray.from_indices(pattern, np.array([4, -1], np.float32), (1, 4))
-    downlink = encode([Entry("0.weight", model)], force_csr=True)
+    downlink = encode([Entry("0.weight", model)], {"round": 3}, force_csr=True)
     plan = dataclasses.replace(PLAN, frozen=True)
     reply, _, metrics = client.fit(downlink, config_of(plan))
     # The output is 4 * 1 - 1 * 4 = 0, the gradient [0, 0, 3, 4] inside of the pattern [0, 0, 0, 4].
@@ -92,7 +100,7 @@ def test_a_frozen_round_trains_the_pattern_alone_and_uploads_values() -> None:
 def test_a_frozen_difference_is_taken_at_the_pattern() -> None:
     client = one_layer_client()
     model = SparseArray.from_indices(np.array([0, 3]), np.array([4, -1], np.float32), (1, 4))
-    downlink = encode([Entry("0.weight", model)], force_csr=True)
+    downlink = encode([Entry("0.weight", model)], {"round": 3}, force_csr=True)
     plan = dataclasses.replace(PLAN, frozen=True, rule="top-k-diff")
     reply, _, _ = client.fit(downlink, config_of(plan))
     [entry] = decoded(reply, client, pattern_sizes={0: 2}).entries
@@ -103,7 +111,19 @@ def test_a_frozen_difference_is_taken_at_the_pattern() -> None:
 def test_a_frozen_round_without_a_pattern_is_refused() -> None:
     plan = dataclasses.replace(PLAN, frozen=True)
     with pytest.raises(PayloadError, match=r"server, layer 0\.weight, .*without its pattern"):
-        one_layer_client().fit([START], config_of(plan))
+        one_layer_client().fit(encode([Entry("0.weight", START)], {"round": 3}), config_of(plan))
+
+
+def test_a_frozen_model_without_positions_is_trained_and_returned_dense() -> None:
+    # The mod has decoded it, and knows them; half of the weights, 4 and -3, get gradients.
+    client = one_layer_client()
+    reply, _, metrics = client.fit([START], config_of(dataclasses.replace(PLAN, frozen=True)))
+    assert metrics["train_loss"] == -2.0
+    assert [array.tolist() for array in reply] == [[[4, -3, 2, -1]]]
+    batch = (torch.tensor([[4.0, 3.0, 2.0, 1.0]]), torch.tensor([0]))
+    client.train_batches = [batch]
+    reply, _, _ = client.fit([START], config_of(dataclasses.replace(PLAN, frozen=True)))
+    assert [array.tolist() for array in reply] == [[[2, -4.5, 2, -1]]]
 
 
 def test_the_rounds_learning_rate_epochs_and_proximal_weight_count() -> None:
@@ -130,7 +150,7 @@ def test_the_rounds_learning_rate_epochs_and_proximal_weight_count() -> None:
         ({"proximal_mu": -1.0}, r"proximal_mu is -1\.0; expected a number from 0"),
         ({"proximal_mu": float("nan")}, "proximal_mu is nan"),
         ({"zerofl-sparsity": 1.5}, "sparsity must lie between 0 and 1"),
-        ({"zerofl-rule": "top-k"}, "uplink rule 'top-k' is unknown"),
+        ({"zerofl-rule": "top-k"}, "unknown uplink rule 'top-k'; did you mean"),
     ],
 )
 def test_a_bad_entry_of_the_config_is_refused(entry: dict[str, Scalar], message: str) -> None:
@@ -201,4 +221,25 @@ def test_on_cuda_the_upload_is_the_same() -> None:
 def test_what_only_an_uplink_may_hold_is_refused_in_a_downlink(entry: Entry, field: str) -> None:
     message = rf"server, layer 0\.weight, field {field}: the global model came as"
     with pytest.raises(PayloadError, match=message):
-        one_layer_client().fit(encode([entry]), config_of())
+        one_layer_client().fit(encode([entry], {"round": 3}), config_of())
+
+
+def downlink(name: str = "0.weight", **meta: MetaValue) -> Arrays:
+    return encode([Entry(name, START)], {"round": 3, **meta})
+
+
+@pytest.mark.parametrize("method", ["fit", "evaluate"])
+def test_a_model_of_another_round_or_of_other_layers_is_refused(method: str) -> None:
+    client = one_layer_client(validation_batches=[(torch.ones(1, 4), torch.tensor([0]))])
+    run, before = getattr(client, method), get_arrays(client.model)
+    with pytest.raises(PayloadError, match="server, field round: round 3 expected, 2 came"):
+        run(downlink(round=2), config_of())
+    message = r"server, layer 1\.weight, field name: array 0 has .* the model has 0\.weight"
+    with pytest.raises(PayloadError, match=message):
+        run(downlink("1.weight"), config_of())
+    assert same(get_arrays(client.model), before)
+
+
+def test_a_downlink_may_name_layers_by_position() -> None:
+    replies = [one_layer_client().fit(downlink(n), config_of())[0] for n in ("0", "0.weight")]
+    assert same(*replies)

@@ -123,9 +123,9 @@ def test_a_shared_module_counts_under_its_first_name() -> None:
     [
         (
             ["layer1.conv3"],
-            r"'layer1\.conv3', which the model does not have.*nearest.*'layer1\.conv",
+            r"'layer1\.conv3', which the model does not have; did you mean 'layer1\.conv",
         ),
-        (["conv1.weight"], r"nearest that can be masked is 'conv1'"),
+        (["conv1.weight"], r"which the model does not have; did you mean 'conv1'"),
         (["layer1.bn1"], r"'layer1\.bn1', which cannot be masked: normalisation"),
         (["layer1"], r"'layer1', which cannot be masked: neither convolution nor linear"),
         ("conv1", r"a collection of layer names, got the text 'conv1'"),

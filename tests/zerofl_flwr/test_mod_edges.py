@@ -85,7 +85,7 @@ def test_other_messages_pass_through() -> None:
     [
         ({"sparsity": 1.5}, "sparsity must lie between 0 and 1, got 1.5"),
         ({"mask_ratio": -1}, "mask_ratio must lie between 0 and 1"),
-        ({"rule": "top"}, "uplink rule 'top' is unknown"),
+        ({"rule": "top"}, "unknown uplink rule 'top'; did you mean"),
     ],
 )
 def test_a_bad_argument_is_refused_at_once(arguments: dict[str, Any], message: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -100,6 +101,48 @@ def test_arrays_of_any_layout_and_wider_type_load(form: Any) -> None:
     set_arrays(model, [form(weight), np.zeros(3, np.float32)])
     assert np.array_equal(model.weight.detach().numpy(), weight)
     assert model.weight.dtype == torch.float32
+
+
+@pytest.mark.filterwarnings("error")
+def test_read_only_arrays_load_without_a_copy_of_them_or_a_warning() -> None:
+    model = nn.Linear(1000, 1000)
+    arrays = [read_only(np.ones((1000, 1000), np.float32)), read_only(np.zeros(1000, np.float32))]
+    tracemalloc.start()
+    try:
+        set_arrays(model, arrays)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 100_000  # the weight alone takes 4 MB
+    assert bool((model.weight == 1).all())
+
+
+def test_loading_counts_as_a_change_in_place() -> None:
+    # Autograd, and the masks that sparse layers keep, tell a changed weight by its version.
+    model = nn.Linear(4, 3)
+    before = model.weight._version
+    set_arrays(model, get_arrays(model))
+    assert model.weight._version > before
+    loss = (model.weight**2).sum()
+    set_arrays(model, get_arrays(model))
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()  # type: ignore[no-untyped-call]
+
+
+@pytest.mark.filterwarnings("error")
+def test_values_too_large_for_a_narrower_type_become_infinite_silently() -> None:
+    model = nn.Linear(2, 1, bias=False).half()
+    set_arrays(model, [np.array([[1e6, 0.5]], np.float32)])
+    assert model.weight.detach().tolist() == [[float("inf"), 0.5]]
+
+
+@pytest.mark.parametrize("inference", [False, True])
+def test_models_of_any_layout_or_made_for_inference_load(inference: bool) -> None:
+    with torch.inference_mode(inference):
+        model = nn.Conv2d(2, 3, 2).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        weight = np.arange(24, dtype=np.float32).reshape(3, 2, 2, 2)
+        set_arrays(model, [weight, np.zeros(3, np.float32)])
+        assert np.array_equal(get_arrays(model)[0], weight)
 
 
 @pytest.mark.parametrize(

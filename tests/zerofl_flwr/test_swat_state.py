@@ -138,5 +138,5 @@ def test_activations_follow_the_weights_until_told_otherwise() -> None:
 
 def test_backends() -> None:
     assert check_backend("reference") == "reference"
-    with pytest.raises(SettingsError, match="unknown backend 'cuda'; available: reference"):
+    with pytest.raises(SettingsError, match="unknown backend 'cuda'; did you mean 'reference'"):
         check_backend("cuda")

@@ -256,6 +256,14 @@ def test_bad_fractions_are_errors_that_name_the_setting(value: Any) -> None:
         exact_fraction(value, "mask_ratio")
 
 
+@pytest.mark.parametrize("value", ["0.5", Decimal("0.5"), True, None])
+def test_only_numbers_are_fractions_where_no_text_may_stand(value: Any) -> None:
+    with pytest.raises(SettingsError, match="final must be a number from 0 to 1, got"):
+        exact_fraction(value, "final", numbers_only=True)
+    assert exact_fraction(0.5, "final", numbers_only=True) == Decimal("0.5")
+    assert exact_fraction(1, "final", numbers_only=True) == 1
+
+
 def test_bad_fractions_are_errors_of_the_counts_too() -> None:
     with pytest.raises(SettingsError, match=r"keep must lie between 0 and 1, got 1\.5"):
         count_kept(10, 1.5)

@@ -175,9 +175,11 @@ def test_fractions_outside_zero_and_one_are_refused() -> None:
 def test_rule_names() -> None:
     assert [canonical_rule(rule) for rule in RULES] == list(RULES)
     assert canonical_rule("top-k-gradients") == "top-k-diff"
-    with pytest.raises(SettingsError, match=r"'topk-weights' is unknown.*is 'top-k-weights'$"):
+    with pytest.raises(
+        SettingsError, match="unknown uplink rule 'topk-weights'; did you mean 'top-k-weights'"
+    ):
         canonical_rule("topk-weights")
-    with pytest.raises(SettingsError, match="unknown"):
+    with pytest.raises(SettingsError, match="unknown uplink rule '';"):
         select_update("", BEFORE, AFTER, Decimal(1))
 
 
@@ -256,11 +258,14 @@ def test_integers_and_bools_are_not_sent(dtype: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"rule": "top-k"}, "'top-k' is unknown"),
+        ({"rule": "top-k"}, "unknown uplink rule 'top-k'; did you mean 'top-k-diff'"),
         ({"names": ["w", "bias"]}, "2 names, 3 tensors before and 3 after"),
-        ({"masked": ["v"]}, "masked names 'v', which is not there; the nearest is"),
+        ({"masked": ["v"]}, "masked names 'v', which is not there; did you mean 'w'"),
         ({"masked": ["steps"]}, "layer steps is int64; only floats can be masked"),
-        ({"patterns": {"bias": np.array([0])}}, "patterns names 'bias', which is not there"),
+        (
+            {"patterns": {"bias": np.array([0])}},
+            "patterns names 'bias', which is not there; did you mean 'w'",
+        ),
         ({"patterns": {"w": np.array([0, 6])}}, "layer w: .* ascend strictly within 0 to 5"),
         ({"patterns": {"w": np.array([-1, 0])}}, "layer w: .* ascend strictly"),
         ({"patterns": {"w": np.array([2, 2])}}, "layer w: .* ascend strictly"),

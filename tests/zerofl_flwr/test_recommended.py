@@ -1,0 +1,82 @@
+"""The settings that the study recommends."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from zerofl_flwr.errors import SettingsError
+from zerofl_flwr.recommended import recommended_settings
+from zerofl_flwr.settings import ZeroFLSettings
+
+
+def test_a_cubic_ramp_over_six_tenths_of_the_rounds_and_a_mean_over_senders() -> None:
+    settings = recommended_settings(100)
+    assert settings == ZeroFLSettings(
+        sparsity_schedule="cubic",
+        sparsity_start=0.3,
+        sparsity_rounds=60,
+        aggregation="senders",
+    )
+    # .95 - .65 (1 - t / 60)^3
+    assert [settings.plan(t).sparsity for t in (30, 60, 61, 100)] == [0.86875, 0.95, 0.95, 0.95]
+
+
+@pytest.mark.parametrize(("rounds", "ramp"), [(1, 1), (2, 1), (3, 2), (10, 6), (700, 420)])
+def test_the_ramp_is_as_long_as_the_run_asks_for(rounds: int, ramp: int) -> None:
+    settings = recommended_settings(rounds)
+    assert settings.sparsity_rounds == ramp
+    assert settings.plan(rounds).sparsity == 0.95
+
+
+@pytest.mark.parametrize(
+    "ramp",
+    [
+        {"sparsity_schedule": "constant"},
+        {"sparsity_rounds": 0},
+        {"sparsity_schedule": "linear", "sparsity_start": 0.0, "sparsity_rounds": 7},
+    ],
+)
+def test_any_setting_of_the_ramp_replaces_it(ramp: dict[str, Any]) -> None:
+    assert recommended_settings(100, **ramp) == ZeroFLSettings(aggregation="senders", **ramp)
+
+
+def test_all_other_options_are_kept() -> None:
+    options = {"sparsity": 0.8, "mask_ratio": 0.1, "rule": "top-k-diff", "topk_period": 3}
+    settings = recommended_settings(10, aggregation="all-clients", **options)
+    assert settings == ZeroFLSettings(
+        sparsity_schedule="cubic", sparsity_start=0.3, sparsity_rounds=6, **options
+    )
+
+
+@pytest.mark.parametrize("sparsity", [0.2, 0.3])
+def test_a_low_sparsity_needs_no_ramp(sparsity: float) -> None:
+    expected = ZeroFLSettings(sparsity=sparsity, aggregation="senders")
+    assert recommended_settings(10, sparsity=sparsity) == expected
+
+
+def test_dense_training_is_plain_averaging() -> None:
+    assert recommended_settings(10, sparsity=0.0) == ZeroFLSettings(sparsity=0.0)
+
+
+def test_strategies_that_average_themselves_keep_all_clients() -> None:
+    assert recommended_settings(10, per_client=True).aggregation == "all-clients"
+
+
+def test_a_ramp_ends_before_its_mask_is_frozen() -> None:
+    settings = recommended_settings(100, freeze_mask_after_round=20)
+    assert settings.sparsity_rounds == 21
+    assert settings.plan(21).frozen
+    assert settings.plan(21).sparsity == 0.95
+
+
+@pytest.mark.parametrize("rounds", [0, -1, 2.5, True, "10"])
+def test_a_wrong_number_of_rounds_is_refused(rounds: Any) -> None:
+    with pytest.raises(SettingsError, match="rounds is .*; it must be a whole number from 1"):
+        recommended_settings(rounds)
+
+
+def test_a_wrong_option_is_refused_as_ever() -> None:
+    with pytest.raises(SettingsError, match="sparsity"):
+        recommended_settings(10, sparsity=1.5)
