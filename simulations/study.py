@@ -76,8 +76,8 @@ def read_grid(path: Path, out: Path, dataset: str | None = None) -> list[StudyRu
     Parameters
     ----------
     path : Path
-        The grid file. Its ``[[figure]]`` entries are checked here, and drawn by
-        `simulations.study_report`.
+        The grid file. Its ``[[figure]]`` entries, and the list ``masks`` of methods whose zero
+        positions are drawn, are checked here and used by `simulations.study_report`.
     out : Path
         Folder of the runs.
     dataset : str, optional
@@ -95,7 +95,7 @@ def read_grid(path: Path, out: Path, dataset: str | None = None) -> list[StudyRu
         If a key is missing or unknown, a cell's settings cannot work, or a figure is of no use.
     """
     grid = read_config(path)
-    _check_keys(grid, path, {"base": str, "method": list}, {"figure": list})
+    _check_keys(grid, path, {"base": str, "method": list}, {"figure": list, "masks": list})
     base = read_config(path.parent / grid["base"])
     if dataset is not None:
         base["dataset"] = dataset
@@ -111,7 +111,9 @@ def read_grid(path: Path, out: Path, dataset: str | None = None) -> list[StudyRu
                 f"{path}: {other.method!r} and {run.method!r} share the folder "
                 f"{run.folder.relative_to(out)}; give each method its own name, and each seed once"
             )
-    _check_figures(grid.get("figure", []), path, [run.method for run in runs])
+    methods = list(dict.fromkeys(run.method for run in runs))
+    _check_figures(grid.get("figure", []), path, methods)
+    _check_methods(grid.get("masks", []), methods, f"{path}, masks")
     return runs
 
 
@@ -143,10 +145,13 @@ def _check_figures(figures: list[Any], path: Path, methods: Collection[str]) -> 
         drawn.add(name)
         if not name or Path(name).name != name:
             raise SettingsError(f"{path}: a figure's name is {name!r}, which names no file")
-        for method in figure["methods"]:
-            if method not in methods:
-                text = unknown_name("method", str(method), set(methods))
-                raise SettingsError(f"{path}, figure {name!r}: {text}")
+        _check_methods(figure["methods"], methods, f"{path}, figure {name!r}")
+
+
+def _check_methods(named: list[Any], methods: Collection[str], where: str) -> None:
+    for method in named:
+        if method not in methods:
+            raise SettingsError(f"{where}: {unknown_name('method', str(method), methods)}")
 
 
 def _check_keys(

@@ -13,12 +13,13 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from simulations.report import compare_accuracy, summary_table, to_markdown
+from simulations.report import PICTURES, compare_accuracy, summary_table, to_markdown
 from simulations.settings import read_config
-from simulations.study import DATASET_HELP, StudyRun, read_grid
+from simulations.study import DATASET_HELP, StudyRun, read_grid, slug
 from zerofl_flwr.errors import DataError, LeanFlwrError
 
 _AXES = ("round", "megabytes", "seconds")
+_MASK_PICTURES = ("mask_overlap", "overlap_matrix", "zero_positions")
 _KEPT_COLUMNS = [
     "round",
     "accuracy",
@@ -52,7 +53,8 @@ def write_report(
     ----------
     grid : Path
         The study's grid. Each of its ``[[figure]]`` entries (``name``, ``methods``) is drawn by
-        round, by megabytes and by seconds, as far as its methods are finished.
+        round, by megabytes and by seconds, as far as its methods are finished. For each method of
+        its list ``masks``, the first finished run's zero positions and their overlap are drawn.
     runs_folder, out : Path
         Where the runs are, and where the report goes.
     dataset : str, optional
@@ -78,12 +80,27 @@ def write_report(
     (out / "summary.md").write_text(to_markdown(table) + "\n")
     all_rounds(finished).to_csv(out / "rounds.csv", index=False, float_format="%.6g")
     written = [out / name for name in ("summary.csv", "summary.md", "rounds.csv")]
-    figures: list[dict[str, Any]] = read_config(grid).get("figure", [])
+    content = read_config(grid)
+    figures: list[dict[str, Any]] = content.get("figure", [])
     for figure in figures:
         chosen = {name: folders[name] for name in figure["methods"] if name in folders}
         for axis in _AXES if chosen else ():
             path = out / f"{figure['name']}-by-{axis}.png"
             compare_accuracy(chosen, axis).savefig(path)  # type: ignore[arg-type]
+            written.append(path)
+    for method in content.get("masks", []):
+        if method in folders:
+            written += _draw_masks(folders[method][0], out / slug(method))
+    return written
+
+
+def _draw_masks(run: Path, stem: Path) -> list[Path]:
+    written = []
+    for name in _MASK_PICTURES:
+        figure = PICTURES[name](run)
+        if figure is not None:
+            path = stem.with_name(f"{stem.name}-{name.replace('_', '-')}.png")
+            figure.savefig(path)
             written.append(path)
     return written
 

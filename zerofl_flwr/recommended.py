@@ -46,7 +46,7 @@ def recommended_settings(rounds: int, **options: Any) -> ZeroFLSettings:
     >>> settings.aggregation, [settings.plan(t).sparsity for t in (1, 20, 60, 100)]
     ('senders', [0.329503, 0.722222, 0.9, 0.9])
     """
-    if isinstance(rounds, bool) or not isinstance(rounds, int) or rounds < 1:
+    if type(rounds) is not int or rounds < 1:
         raise SettingsError(f"rounds is {rounds!r}; it must be a whole number from 1")
     plain = ZeroFLSettings(**options)
     filled: dict[str, Any] = {}

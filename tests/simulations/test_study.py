@@ -159,6 +159,12 @@ def test_a_figure_that_cannot_be_drawn_is_refused_before_anything_runs(
     assert message in str(caught.value)
 
 
+def test_masks_of_an_unknown_method_are_refused_before_anything_runs(tmp_path: Path) -> None:
+    grid = {"base": "base.toml", "method": METHODS, "masks": ["Dense FedAvg"]}
+    with pytest.raises(SettingsError, match="masks: unknown method 'Dense FedAvg'; did you mean"):
+        read_grid(write_grid(tmp_path, grid), tmp_path / "out")
+
+
 def test_the_grids_that_come_with_the_package_can_be_read_anywhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,10 +12,12 @@ from typer.testing import CliRunner
 from simulations import study_report
 from simulations.study import StudyRun, read_grid
 from simulations.study_report import finished_runs, write_report
+from tests.simulations.run_folders import drifting_masks, write_masks
 from zerofl_flwr.errors import DataError
 
 _GRID = """
 base = "base.toml"
+masks = ["sparse"]
 
 [[method]]
 name = "dense"
@@ -113,6 +115,24 @@ def test_report_holds_tables_and_the_figures_of_the_grid(
     rounds = pd.read_csv(out / "rounds.csv")
     assert rounds["seed"].tolist() == [1, 1, 1, 2, 2, 2]
     assert rounds["accuracy"].tolist() == [0.1, 0.5, 0.7, 0.1, 0.6, 0.8]
+
+
+def test_zero_positions_are_drawn_of_the_methods_that_the_grid_names(
+    study: tuple[Path, Path], tmp_path: Path
+) -> None:
+    grid, runs = study
+    run = next(run for run in read_grid(grid, runs) if run.method == "sparse")
+    _write_finished(run, [0.1, 0.4, 0.6])
+    kept = {"fc1.weight": drifting_masks(2, 40, 0.2, seed=1)}
+    write_masks(run.folder, [1, 2], kept)
+    layers = {"round": [1, 2], "layer": "fc1.weight", "mask_overlap": [None, 0.9]}
+    pd.DataFrame(layers | {"zero_overlap": [None, 0.95]}).to_csv(
+        run.folder / "layers.csv", index=False
+    )
+    written = {path.name for path in write_report(grid, runs, tmp_path / "report")}
+    expected = {f"sparse-{name}.png" for name in ("mask-overlap", "overlap-matrix")}
+    assert expected | {"sparse-zero-positions.png"} <= written
+    assert not any(name.startswith("dense-") for name in written)
 
 
 def call(*arguments: object) -> tuple[int, str]:

@@ -46,6 +46,11 @@ def federation(*models: Toy) -> list[Node]:
     ]
 
 
+def few() -> FedAvg:
+    """Make a strategy that does not wait for a second client."""
+    return FedAvg(min_fit_clients=1, min_available_clients=1, fraction_evaluate=0.0)
+
+
 def failures(report: RoundReport) -> dict[int | None, str]:
     return {client.partition_id: client.failure for client in report.clients if client.failure}
 
@@ -94,7 +99,7 @@ def test_statistics_take_the_mean_also_when_all_clients_know_positions_only() ->
         played = play(strategy, honest_manager(BY_POSITION), MODEL.parameters, 1)
         return dict(zip(MODEL.names, played.arrays, strict=True))
 
-    plain = play(zerofl(FedAvg()), honest_manager(BY_POSITION), MODEL.parameters, 1).arrays
+    plain = play(zerofl(few()), honest_manager(BY_POSITION), MODEL.parameters, 1).arrays
     mean = dict(zip(MODEL.names, plain, strict=True))
     told, untold = after(MODEL.names), after(None)
     for name in ("bn.running_mean", "bn.running_var"):
@@ -107,7 +112,7 @@ def test_statistics_take_the_mean_also_when_all_clients_know_positions_only() ->
 def test_reports_and_downlinks_have_given_names_from_the_first_round_on() -> None:
     reports: list[RoundReport] = []
     wide = Toy({"a.w": np.eye(90, dtype=np.float32), "b.w": np.eye(90, dtype=np.float32)}, ("b.w",))
-    strategy = zerofl(FedAvg(), array_names=wide.names, on_round=reports.append)
+    strategy = zerofl(few(), array_names=wide.names, on_round=reports.append)
     nodes = federation(named(wide, ["0", "1"]))
     played = play(strategy, managed(nodes), wide.parameters, 1)
     sent = played.instructions[0].parameters
@@ -122,7 +127,7 @@ def test_replies_are_held_against_given_names_in_the_first_round(position_client
     # Most have other names, and are refused all the same.
     reports: list[RoundReport] = []
     nodes = federation(OTHER, MODEL, OTHER, OTHER, *[BY_POSITION] * position_clients)
-    strategy = zerofl(FedAvg(), array_names=MODEL.names, on_round=reports.append)
+    strategy = zerofl(few(), array_names=MODEL.names, on_round=reports.append)
     played = play(strategy, managed(nodes), MODEL.parameters, 1)
     assert played.metrics["replies"] == 1 + position_clients
     assert played.metrics["failures"] == 3
@@ -132,12 +137,12 @@ def test_replies_are_held_against_given_names_in_the_first_round(position_client
         "conv.weight"
     )
     alone = [node for node in nodes if node.partition_id not in (0, 2, 3)]
-    expected = play(zerofl(FedAvg()), managed(alone), MODEL.parameters, 1)
+    expected = play(zerofl(few()), managed(alone), MODEL.parameters, 1)
     assert same_bits(played.arrays, expected.arrays)
 
 
 def test_a_model_whose_keys_are_numbers_may_say_so() -> None:
-    strategy = zerofl(FedAvg(), array_names=BY_POSITION.names)
+    strategy = zerofl(few(), array_names=BY_POSITION.names)
     played = play(strategy, managed(federation(MODEL, BY_POSITION)), MODEL.parameters, 1)
     assert (played.metrics["replies"], played.metrics["failures"]) == (1, 1)
     assert strategy.model.names == BY_POSITION.names
@@ -163,14 +168,14 @@ def test_the_names_of_most_win_and_the_others_are_refused(
 ) -> None:
     reports: list[RoundReport] = []
     nodes = federation(*models)
-    strategy = zerofl(FedAvg(), rule="top-k-diff", on_round=reports.append)
+    strategy = zerofl(few(), rule="top-k-diff", on_round=reports.append)
     played = play(strategy, managed(nodes), MODEL.parameters, 1)
     assert strategy.model.names == winner.names
     assert list(failures(reports[0])) == refused
     assert all("field name" in reason for reason in failures(reports[0]).values())
     # Nothing of them is in the sum.
     alone = [node for node in nodes if node.partition_id not in refused]
-    expected = play(zerofl(FedAvg(), rule="top-k-diff"), managed(alone), MODEL.parameters, 1)
+    expected = play(zerofl(few(), rule="top-k-diff"), managed(alone), MODEL.parameters, 1)
     assert same_bits(played.arrays, expected.arrays)
 
 
@@ -180,7 +185,7 @@ def test_a_reply_that_is_bad_for_another_reason_has_no_vote() -> None:
         honest = node.train
         assert honest is not None
         node.train = lambda ins, honest=honest: with_examples(honest(ins), 0)
-    strategy = zerofl(FedAvg())
+    strategy = zerofl(few())
     play(strategy, managed(nodes), MODEL.parameters, 1)
     assert strategy.model.names == MODEL.names
 
@@ -192,7 +197,7 @@ def with_examples(result: Any, num_examples: int) -> Any:
 
 def test_names_that_were_learned_hold_in_later_rounds() -> None:
     reports: list[RoundReport] = []
-    strategy = zerofl(FedAvg(), on_round=reports.append)
+    strategy = zerofl(few(), on_round=reports.append)
     first = play(strategy, managed(federation(MODEL)), MODEL.parameters, 1)
     nodes = federation(OTHER, OTHER, MODEL, BY_POSITION)
     play(strategy, managed(nodes), first.parameters, 2)
@@ -201,7 +206,7 @@ def test_names_that_were_learned_hold_in_later_rounds() -> None:
 
 
 def test_a_client_with_other_names_can_stop_the_run_instead() -> None:
-    strategy = zerofl(FedAvg(), on_failure="raise")
+    strategy = zerofl(few(), on_failure="raise")
     with pytest.raises(RoundFailedError, match=r"round 1: client 1, layer .*, field name: "):
         play(strategy, managed(federation(MODEL, OTHER)), MODEL.parameters, 1)
     assert strategy.model.known_names is None
@@ -211,14 +216,14 @@ def test_a_client_with_other_names_can_stop_the_run_instead() -> None:
 
 
 def resumed(state: ZeroFL, **options: Any) -> ZeroFL:
-    strategy = zerofl(FedAvg(), **options)
+    strategy = zerofl(few(), **options)
     strategy.load_state_arrays(state.state_arrays())
     return strategy
 
 
 @pytest.mark.parametrize("given", [None, MODEL.names])
 def test_a_resumed_run_knows_the_names_that_it_had(given: list[str] | None) -> None:
-    before = zerofl(FedAvg())
+    before = zerofl(few())
     first = play(before, honest_manager(), MODEL.parameters, 1)
     strategy = resumed(before, array_names=given)
     assert strategy.model.known_names == MODEL.names
@@ -228,7 +233,7 @@ def test_a_resumed_run_knows_the_names_that_it_had(given: list[str] | None) -> N
 
 
 def test_names_may_be_given_later_but_not_changed() -> None:
-    unnamed, learned = zerofl(FedAvg()), zerofl(FedAvg())
+    unnamed, learned = zerofl(few()), zerofl(few())
     play(unnamed, honest_manager(BY_POSITION), MODEL.parameters, 1)
     assert resumed(unnamed).model.known_names is None
     assert resumed(unnamed, array_names=MODEL.names).model.known_names == MODEL.names
@@ -240,7 +245,7 @@ def test_names_may_be_given_later_but_not_changed() -> None:
 def test_a_run_with_given_names_repeats_one_that_learned_them() -> None:
     ends = []
     for names in (None, MODEL.names):
-        strategy = zerofl(FedAvg(), array_names=names)
+        strategy = zerofl(few(), array_names=names)
         start = ndarrays_to_parameters(MODEL.values)
         ends.append(play_rounds(strategy, honest_manager(), start, (1, 2, 3))[-1].arrays)
     assert same_bits(*ends)

@@ -43,7 +43,7 @@ def test_any_setting_of_the_ramp_replaces_it(ramp: dict[str, Any]) -> None:
 
 
 def test_all_other_options_are_kept() -> None:
-    options = {"sparsity": 0.8, "mask_ratio": 0.1, "rule": "top-k-diff", "topk_period": 3}
+    options: dict[str, Any] = {"sparsity": 0.8, "mask_ratio": 0.1, "rule": "top-k-diff", "topk_period": 3}
     settings = recommended_settings(10, aggregation="all-clients", **options)
     assert settings == ZeroFLSettings(
         sparsity_schedule="cubic", sparsity_start=0.3, sparsity_rounds=6, **options
@@ -73,7 +73,7 @@ def test_a_ramp_ends_before_its_mask_is_frozen() -> None:
 
 @pytest.mark.parametrize("rounds", [0, -1, 2.5, True, "10"])
 def test_a_wrong_number_of_rounds_is_refused(rounds: Any) -> None:
-    with pytest.raises(SettingsError, match="rounds is .*; it must be a whole number from 1"):
+    with pytest.raises(SettingsError, match=r"rounds is .*; it must be a whole number from 1"):
         recommended_settings(rounds)
 
 
