@@ -36,7 +36,7 @@ from simulations.recorder import Recorder
 from simulations.settings import DEFAULT_SERVER_LEARNING_RATES, RunSettings
 from strategies import RoundReport, ZeroFL
 from zerofl_flwr import TrainingSettings, ZeroFLClient, set_sparsity, sparsify
-from zerofl_flwr.model_arrays import get_arrays, set_arrays
+from zerofl_flwr.model_arrays import array_names, get_arrays, set_arrays
 from zerofl_flwr.threads import available_cpus, limit_threads
 from zerofl_flwr.training import Batches, evaluate
 
@@ -83,7 +83,11 @@ def make_strategy(
 ) -> ZeroFL:
     """Build the strategy of a run: ZeroFL around the Flower strategy that was asked for."""
     return ZeroFL(
-        _wrapped_strategy(settings), settings.zerofl, seed=settings.seed, on_round=on_round
+        _wrapped_strategy(settings),
+        settings.zerofl,
+        seed=settings.seed,
+        on_round=on_round,
+        array_names=array_names(_plain_model(settings)),
     )
 
 

@@ -15,6 +15,7 @@ from zerofl_flwr.errors import (
 )
 from zerofl_flwr.follow import follow_plan
 from zerofl_flwr.mod import sparse_uplink
+from zerofl_flwr.recommended import recommended_settings
 from zerofl_flwr.settings import RoundPlan, ZeroFLSettings
 from zerofl_flwr.sparsify import describe_masking, masked_weight_names, set_sparsity, sparsify
 from zerofl_flwr.training import TrainingSettings
@@ -34,6 +35,7 @@ __all__ = [
     "describe_masking",
     "follow_plan",
     "masked_weight_names",
+    "recommended_settings",
     "set_sparsity",
     "sparse_uplink",
     "sparsify",

@@ -33,8 +33,8 @@ def named(model: Toy, names: Sequence[str]) -> Toy:
 
 
 BY_POSITION = named(MODEL, [str(position) for position in range(7)])
-# As if another version of the model registered the last layer's tensors the other way round.
-SWAPPED = named(MODEL, [*MODEL.names[:3], MODEL.names[3], *MODEL.names[4:5], "head.w", "head.b"])
+# As if two buffers of one shape were registered the other way round: only their names tell.
+SWAPPED = named(MODEL, [*MODEL.names[:2], "bn.running_var", "bn.running_mean", *MODEL.names[4:]])
 OTHER = named(MODEL, [f"module.{name}" for name in MODEL.names])
 
 
@@ -83,13 +83,13 @@ def test_their_number_is_that_of_the_model_as_soon_as_there_is_one() -> None:
             return MODEL.parameters
 
     with pytest.raises(SettingsError, match=message):
-        zerofl(Late(), array_names=names).initialize_parameters(managed([Node(0)]))
+        zerofl(Late(), array_names=names).initialize_parameters(managed([Node(0), Node(1)]))
     with pytest.raises(SettingsError, match="array_names has 6 names, but the model has 4 arrays"):
-        zerofl(array_names=names).initialize_parameters(managed([Node(0)]))
+        zerofl(array_names=names).initialize_parameters(managed([Node(0), Node(1)]))
     with pytest.raises(SettingsError, match=message):
         zerofl(array_names=names).configure_fit(1, MODEL.parameters, honest_manager())
     fitting = zerofl(FedAvg(initial_parameters=MODEL.parameters), array_names=tuple(MODEL.names))
-    assert fitting.initialize_parameters(managed([Node(0)])) == MODEL.parameters
+    assert fitting.initialize_parameters(managed([Node(0), Node(1)])) == MODEL.parameters
 
 
 def test_statistics_take_the_mean_also_when_all_clients_know_positions_only() -> None:

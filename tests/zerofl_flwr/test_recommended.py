@@ -43,7 +43,12 @@ def test_any_setting_of_the_ramp_replaces_it(ramp: dict[str, Any]) -> None:
 
 
 def test_all_other_options_are_kept() -> None:
-    options: dict[str, Any] = {"sparsity": 0.8, "mask_ratio": 0.1, "rule": "top-k-diff", "topk_period": 3}
+    options: dict[str, Any] = {
+        "sparsity": 0.8,
+        "mask_ratio": 0.1,
+        "rule": "top-k-diff",
+        "topk_period": 3,
+    }
     settings = recommended_settings(10, aggregation="all-clients", **options)
     assert settings == ZeroFLSettings(
         sparsity_schedule="cubic", sparsity_start=0.3, sparsity_rounds=6, **options
