@@ -19,6 +19,7 @@ from torch import nn
 
 from simulations.in_process import run_in_process
 from strategies import RoundReport
+from zerofl_flwr import recommended_settings
 
 _REPOSITORY = Path(__file__).parents[1]
 _README = (_REPOSITORY / "README.md").read_text()
@@ -62,9 +63,10 @@ def test_python_snippets_plug_into_an_existing_project(
         "test_loader": [(inputs, labels)],
     }
     snippets = _blocks("python")
-    assert len(snippets) == 3
+    assert len(snippets) == 4
     for snippet in snippets:
         exec(compile(snippet, "README.md", "exec"), namespace)
+    assert namespace["strategy"].settings == recommended_settings(100, sparsity=0.95)
 
     make_strategy = namespace["ZeroFL"]
     for app in ("client_app", "sparse_client_app"):
