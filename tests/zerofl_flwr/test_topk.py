@@ -111,6 +111,15 @@ def test_large_arrays_agree_with_a_sort(kind: str, keep: str) -> None:
     assert topk_threshold(values, k) == np.sort(np.abs(values))[size - k]
 
 
+@pytest.mark.parametrize("nonzeros", [0, 1, 2_000, 3_999, 4_000, 4_001, 8_000, 40_000])
+def test_large_arrays_of_zeros_agree_with_a_sort(nonzeros: int) -> None:
+    # An aggregate of sparse replies: as many non-zeros as are kept, or about as many.
+    generator = np.random.default_rng(nonzeros)
+    values = np.zeros(80_000, np.float32)
+    values[generator.choice(values.size, nonzeros, replace=False)] = generator.normal(size=nonzeros)
+    assert topk_indices(values, 4_000).tolist() == slow_topk(values, 4_000)
+
+
 def test_ties_go_to_the_lowest_index() -> None:
     values = np.array([1.0, -3.0, 3.0, 0.5, -3.0, 3.0], np.float32)
     assert topk_indices(values, 3).tolist() == [1, 2, 4]
