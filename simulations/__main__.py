@@ -21,6 +21,7 @@ from rich.markup import escape
 from simulations.settings import (
     ALGORITHMS,
     PAPER,
+    UNSET,
     RunSettings,
     all_fields,
     default_text,
@@ -42,6 +43,7 @@ _PANELS = {
     "training": "Local training",
     "zerofl": "ZeroFL",
 }
+_OPTIONS_ONLY = ("out", "resume", "overwrite")
 # Shorter names for what is typed most.
 _ALIASES = {"num-clients": "clients"}
 
@@ -75,6 +77,9 @@ def _run(
         start = partial(resume_run, folder)
     else:
         values = read_config(config) if config else {}
+        for name in _OPTIONS_ONLY:
+            if name in values:
+                raise SettingsError(f"{config}: {name} is no setting of a run; pass --{name}")
         values |= given
         if algorithm is not None:
             values["algorithm"] = algorithm
@@ -164,9 +169,14 @@ def _with_setting_options(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def _help_of(group: str, setting: Field[Any]) -> str:
-    """Return a setting's description and default, in plain text."""
-    description = help_texts(group)[setting.name].replace("`", "")
-    return escape(f"{description} (default: {default_text(setting)})")
+    """Return a setting's description and default, in plain text, other settings as options."""
+    text = help_texts(group)[setting.name]
+    for _, key, other in all_fields():
+        text = text.replace(f" `{other.name}`", f" --{key}")
+    text = text.replace("`", "")
+    if default_text(setting) == UNSET and "default: " in text.lower():
+        return escape(text)  # it says what happens then
+    return escape(f"{text} (default: {default_text(setting)})")
 
 
 app.command(name="run")(_with_setting_options(_run))

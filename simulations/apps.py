@@ -13,7 +13,7 @@ from flwr.server import ServerApp, ServerAppComponents
 from simulations.assembly import make_client, make_server_components
 from simulations.preflight import check
 from simulations.recorder import Recorder
-from simulations.settings import RunSettings
+from simulations.settings import RunSettings, SimulationSettings
 from zerofl_flwr.errors import SettingsError
 
 
@@ -24,10 +24,23 @@ def _client_fn(context: Context) -> Client:
 
 def _server_fn(context: Context) -> ServerAppComponents:
     settings, out, resume = _from_run_config(context)
+    check_federation(settings)
     check(settings)
     recorder = Recorder.resume(out) if resume else Recorder.create(out, settings)
     check_same(settings, recorder.settings)
     return make_server_components(settings, recorder)
+
+
+def check_federation(settings: RunSettings) -> None:
+    """Refuse what would have no effect: where clients run is the federation's configuration."""
+    default = SimulationSettings()
+    for name in ("backend", "ray_address"):
+        if (value := getattr(settings.simulation, name)) != getattr(default, name):
+            raise SettingsError(
+                f"{name.replace('_', '-')} is {value!r}, which has no effect under flwr run: there "
+                "Flower's federation configuration says where clients run (flwr federation "
+                "simulation-config); lean-flwr run takes it"
+            )
 
 
 def check_same(given: RunSettings, stored: RunSettings) -> None:

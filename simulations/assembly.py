@@ -33,7 +33,7 @@ from simulations.data import load_data
 from simulations.models import build_model
 from simulations.recorded import RecordedStrategy
 from simulations.recorder import Recorder
-from simulations.settings import DEFAULT_SERVER_LEARNING_RATES, RunSettings
+from simulations.settings import DEFAULT_SERVER_LEARNING_RATES, RunSettings, SimulationSettings
 from strategies import RoundReport, ZeroFL
 from zerofl_flwr import TrainingSettings, ZeroFLClient, set_sparsity, sparsify
 from zerofl_flwr.model_arrays import array_names, get_arrays, set_arrays
@@ -128,10 +128,34 @@ class LazyBatches:
 
 
 def batches(dataset: TensorDataset, batch_size: int, *, shuffle: bool = False) -> Batches:
-    """Iterate a tensor data set in batches, each cut out by one indexing operation."""
-    sampler = RandomSampler(dataset) if shuffle else SequentialSampler(dataset)
-    groups = BatchSampler(sampler, batch_size, drop_last=False)
+    """Iterate a tensor data set in batches, each cut out by one indexing operation.
+
+    A shuffled epoch, which is one of training, does not end in a batch of one sample.
+    """
+    if shuffle:
+        groups: BatchSampler = _NoLoneSample(RandomSampler(dataset), batch_size, drop_last=False)
+    else:
+        groups = BatchSampler(SequentialSampler(dataset), batch_size, drop_last=False)
     return DataLoader(dataset, sampler=groups, batch_size=None)
+
+
+class _NoLoneSample(BatchSampler):
+    """Adds a last batch of one sample to the batch before it.
+
+    BatchNorm cannot train on one value a channel, which is what one sample leaves of small images.
+    """
+
+    def __iter__(self) -> Iterator[list[int]]:
+        groups = list(super().__iter__())
+        if len(groups) > 1 and len(groups[-1]) == 1 < self.batch_size:
+            lone = groups.pop()
+            groups[-1] = groups[-1] + lone
+        yield from groups
+
+    def __len__(self) -> int:
+        """Count the batches of an epoch."""
+        batches, rest = super().__len__(), len(self.sampler) % self.batch_size  # type: ignore[arg-type]
+        return batches - 1 if batches > 1 and rest == 1 else batches
 
 
 def initial_arrays(settings: RunSettings) -> NDArrays:
@@ -224,6 +248,19 @@ def _mean_accuracy(metrics: list[tuple[int, dict[str, Scalar]]]) -> dict[str, Sc
     return {"client_accuracy": right / total}
 
 
+def server_device(simulation: SimulationSettings) -> str:
+    """Return the device that the server tests on, as the setting ``device`` describes it."""
+    elsewhere = simulation.ray_address is not None
+    if simulation.device == "cpu" or not elsewhere or has_cuda(simulation.device):
+        return simulation.device
+    return "cpu"
+
+
+def has_cuda(device: str) -> bool:
+    """Say whether this process sees a CUDA device, such as ``cuda`` or ``cuda:1``."""
+    return (torch.device(device).index or 0) < torch.cuda.device_count()
+
+
 def _test(
     settings: RunSettings, server_round: int, arrays: NDArrays
 ) -> tuple[float, dict[str, Scalar]] | None:
@@ -238,9 +275,8 @@ def _test(
     set_sparsity(model, plan.sparsity, plan.activation_sparsity, plan.gradient_sparsity)
     # Clients idle meanwhile: the test may use every core. Their own limit is set per message.
     limit_threads(available_cpus())
+    device = server_device(simulation)
     outcome = evaluate(
-        model.to(simulation.device),
-        batches(load_data(settings.data).test, _EVALUATION_BATCH),
-        device=simulation.device,
+        model.to(device), batches(load_data(settings.data).test, _EVALUATION_BATCH), device=device
     )
     return outcome.loss, {"accuracy": outcome.accuracy}

@@ -36,23 +36,23 @@ class DataSettings:
     num_clients : int
         Number of partitions.
     samples_per_client : int, optional
-        Samples of each client, validation included. None divides the whole training split.
+        Samples of each client, validation included; default: the whole training split, divided.
     partition_by : str, optional
         Column that ``natural``, ``dirichlet`` and ``shards`` divide by, e.g. ``"speaker"``.
-        None: the label column. ``iid`` has no use for it.
+        ``iid`` has no use for it. Default: the label column.
     shards_per_client : int
         Shards that each client gets. Used by ``shards``.
     validation_fraction : float
         Share of each client's samples that is held out, in [0, 1).
     test_samples : int, optional
-        Test on so many samples of the test split, always the same ones. None: on all.
+        Test on so many samples of the test split, always the same ones; default: on all.
     audio_features : {"log-mel", "mfcc"}
-        What the 32x32 image of a recording holds.
+        What the 32x32 image of a recording holds: ``log-mel`` or ``mfcc``.
     image_column, audio_column, label_column : str, optional
         Names of the columns, where they cannot be found from types and usual names.
     seed : int
-        Seed of the partitioning and of the validation splits, at least 0. The test set does
-        not depend on it.
+        The run's one seed, at least 0: of partitions, validation splits, initial weights,
+        sampling of clients and shuffling. The test set does not depend on it.
 
     Raises
     ------

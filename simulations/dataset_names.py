@@ -10,13 +10,18 @@ DIGITS = "digits"
 
 
 def local_folder(dataset: str) -> Path | None:
-    """Return the folder that a `dataset` setting points at, absolute; None for a hub name.
+    """Return the folder that a `dataset` setting points at, absolute; None for any other name.
+
+    ``digits`` is the embedded data set, also where a folder of that name is at hand; write
+    ``./digits`` for the folder.
 
     Raises
     ------
     DataError
         If it is written like a path but is no folder.
     """
+    if dataset == DIGITS:
+        return None
     folder = Path(dataset).expanduser()
     if folder.is_dir():
         return folder.resolve()

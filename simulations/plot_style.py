@@ -126,5 +126,10 @@ def add_index_bar(figure: Figure, axes: Sequence[Axes], count: int, text: str) -
 
 
 def short_name(layer: str) -> str:
-    """Return the name of a layer without the ``.weight`` that all of them carry."""
-    return layer.removesuffix(".weight")
+    """Return the name of a layer, for a label, without the ``.weight`` that all of them carry."""
+    return plain_text(layer.removesuffix(".weight"))
+
+
+def plain_text(name: str) -> str:
+    """Return `name` for a label as it is: between two ``$`` matplotlib would read a formula."""
+    return name.replace("$", r"\$")

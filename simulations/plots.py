@@ -26,6 +26,7 @@ from simulations.plot_style import (
     new_figure,
     nice_step,
     ordered_colors,
+    plain_text,
     short_name,
     whole_numbers,
 )
@@ -211,7 +212,13 @@ def _stack(axes: Axes, counts: NDArray[np.float64], classes: list[str]) -> None:
     for index, name in enumerate(classes):
         below = tops[index - 1] if index else np.zeros(clients)
         axes.stairs(
-            tops[index], edges, baseline=below, fill=True, color=colors[index], label=name, lw=0
+            tops[index],
+            edges,
+            baseline=below,
+            fill=True,
+            color=colors[index],
+            label=plain_text(name),
+            lw=0,
         )
     if clients <= 120:
         axes.vlines(edges, 0, float(tops[-1].max()), color="white", linewidth=60 / (clients + 20))

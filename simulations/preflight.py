@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 import torch
 
-from simulations.assembly import make_client, make_strategy
+from simulations.assembly import has_cuda, make_client, make_strategy, server_device
 from simulations.data import FederatedData, load_data
 from simulations.ray_cluster import check_address
-from simulations.settings import RunSettings
+from simulations.settings import RunSettings, SimulationSettings
 from simulations.tensorboard import check_tensorboard
 from zerofl_flwr.errors import SettingsError
 from zerofl_flwr.threads import available_cpus
@@ -26,7 +29,9 @@ def check(settings: RunSettings) -> None:
     if settings.simulation.tensorboard:
         check_tensorboard()
     _check_validation(settings, load_data(settings.data))
-    make_client(settings, 0)
+    # On a device of this machine; clients on a cluster may have others.
+    here = replace(settings.simulation, device=server_device(settings.simulation))
+    make_client(replace(settings, simulation=here), 0)
     make_strategy(settings)
 
 
@@ -43,21 +48,40 @@ def _check_resources(settings: RunSettings) -> None:
         raise SettingsError(
             f"gpus-per-client is {simulation.gpus_per_client}, but this machine has {gpus}"
         )
-    if simulation.device != "cpu" and on_this_machine and gpus == 0:
-        raise SettingsError(f"device is {simulation.device!r}, but torch finds no CUDA device")
-    if (
-        simulation.device != "cpu"
-        and simulation.backend == "ray"
-        and not simulation.gpus_per_client
-    ):
-        raise SettingsError(
-            "device is cuda, but gpus-per-client is 0, which hides every GPU from Ray's workers: "
-            "give each client a share, such as 0.25"
-        )
+    if simulation.device != "cpu":
+        if on_this_machine:
+            _check_cuda_here(simulation.device)
+        if simulation.backend == "ray":
+            _check_cuda_of_workers(simulation)
     if simulation.ray_address is not None:
         if simulation.backend != "ray":
             raise SettingsError("ray-address goes with backend ray, not in-process")
         check_address(simulation.ray_address)
+
+
+def _check_cuda_here(device: str) -> None:
+    gpus = torch.cuda.device_count()
+    if gpus == 0:
+        raise SettingsError(f"device is {device!r}, but torch finds no CUDA device")
+    if not has_cuda(device):
+        raise SettingsError(
+            f"device is {device!r}, but the last CUDA device that torch finds is cuda:{gpus - 1}"
+        )
+
+
+def _check_cuda_of_workers(simulation: SimulationSettings) -> None:
+    """Ray shows each worker the GPUs of its client only, and numbers them from 0."""
+    if not simulation.gpus_per_client:
+        raise SettingsError(
+            "device is cuda, but gpus-per-client is 0, which hides every GPU from Ray's workers: "
+            "give each client a share, such as 0.25"
+        )
+    shown = math.ceil(simulation.gpus_per_client)
+    if (torch.device(simulation.device).index or 0) >= shown:
+        raise SettingsError(
+            f"device is {simulation.device!r}, but Ray shows a client of gpus-per-client "
+            f"{simulation.gpus_per_client:g} no more than {shown}, numbered from cuda:0: give cuda"
+        )
 
 
 def _check_validation(settings: RunSettings, data: FederatedData) -> None:

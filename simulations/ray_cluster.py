@@ -34,11 +34,17 @@ def ray_cluster(simulation: SimulationSettings) -> Iterator[None]:
     Raises
     ------
     SettingsError
-        If no cluster can be reached or started, or none of its nodes has room for a client.
+        If no cluster can be reached or started, none of its nodes has room for a client, or an
+        address is given where Ray runs already.
     """
     import ray
 
     if ray.is_initialized():
+        if simulation.ray_address is not None:
+            raise SettingsError(
+                f"ray-address is {simulation.ray_address!r}, but this process runs Ray already: "
+                "leave it out to use that Ray, or call ray.shutdown() first"
+            )
         _check_room(ray.nodes(), simulation)  # type: ignore[no-untyped-call]
         with _kept_running():
             yield

@@ -8,12 +8,14 @@ import math
 import os
 import platform
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from filelock import BaseFileLock
 from flwr.common import Scalar
 from rich.console import Console
 
@@ -22,6 +24,7 @@ from simulations.data import load_data
 from simulations.journal import LINES, TABLES, Journal
 from simulations.models import build_model
 from simulations.report import write_plots
+from simulations.run_lock import lock_folder
 from simulations.settings import RunSettings, read_config
 from simulations.tensorboard import write_scalars
 from simulations.zero_positions import ZeroPositions
@@ -40,7 +43,8 @@ LOG = "flower.log"
 class Recorder:
     """The folder of one run.
 
-    Build it with :meth:`create` or :meth:`resume`.
+    Build it with :meth:`create` or :meth:`resume`. Until its last round, or :meth:`close`, nobody
+    else can open the folder.
 
     Attributes
     ----------
@@ -55,7 +59,11 @@ class Recorder:
     """
 
     def __init__(
-        self, folder: Path, settings: RunSettings, checkpoint: Checkpoint | None = None
+        self,
+        folder: Path,
+        settings: RunSettings,
+        lock: BaseFileLock,
+        checkpoint: Checkpoint | None = None,
     ) -> None:
         self.folder = folder
         self.settings = settings
@@ -67,6 +75,7 @@ class Recorder:
         self._test: dict[str, float] = {}
         self._journal = Journal(folder)
         self._zeros = ZeroPositions(checkpoint.history if checkpoint else {})
+        self._lock = lock
 
     @classmethod
     def create(cls, folder: Path, settings: RunSettings, *, overwrite: bool = False) -> Recorder:
@@ -75,31 +84,33 @@ class Recorder:
         Raises
         ------
         SettingsError
-            If a run is there already, or part of one, and ``overwrite`` is False.
+            If a run is there already, or part of one, and ``overwrite`` is False; or if another
+            run writes there.
         """
         folder = folder.absolute()
-        old = list(_files_of_a_run(folder))
-        if old and not overwrite:
-            raise SettingsError(
-                f"{folder} holds a run already ({old[0].name}): continue it with --resume, or pass "
-                "--overwrite"
-            )
-        for path in old:
+        if not overwrite:
+            _refuse_old_run(folder)  # before the lock, whose file is the first to appear there
+        with _released_on_error(lock_folder(folder)) as lock:
+            if not overwrite:
+                _refuse_old_run(folder)  # once more: it may have come in between
+            return cls._create(folder, settings, lock)
+
+    @classmethod
+    def _create(cls, folder: Path, settings: RunSettings, lock: BaseFileLock) -> Recorder:
+        for path in list(_files_of_a_run(folder)):
             path.unlink()
-        (folder / "plots").mkdir(parents=True, exist_ok=True)
+        (folder / "plots").mkdir(exist_ok=True)
         settings.save(folder / _CONFIG)
         (folder / _ENVIRONMENT).write_text(json.dumps(_environment(), indent=2) + "\n")
         data = load_data(settings.data)
         counts = pd.DataFrame(data.label_counts(), columns=list(data.class_names))
         counts.insert(0, "partition_id", range(len(counts)))
         counts.to_csv(folder / _PARTITIONS, index=False)
-        recorder = cls(folder, settings)
+        recorder = cls(folder, settings, lock)
         if data.without_id:
-            recorder.console.print(
-                f"warning: {data.without_id} training samples have no "
-                f"{settings.data.partition_by!r} and are left out",
-                soft_wrap=True,
-                markup=False,
+            recorder._warn(
+                f"{data.without_id} training samples have no {settings.data.partition_by!r} and "
+                "are left out"
             )
         return recorder
 
@@ -110,18 +121,24 @@ class Recorder:
         Raises
         ------
         SettingsError, DataError
-            If the folder holds no run, no checkpoint, or a finished run.
+            If the folder holds no run, no checkpoint, or a finished run; or if another run writes
+            there.
         """
         folder = folder.absolute()
         if not (folder / _CONFIG).exists():
             raise DataError(f"{folder} holds no run: it has no {_CONFIG}")
-        settings = RunSettings.from_mapping(read_config(folder / _CONFIG))
-        checkpoint = Checkpoint.load(folder / _CHECKPOINT)
-        if checkpoint.server_round >= settings.simulation.rounds:
-            raise SettingsError(f"{folder} is finished: all {checkpoint.server_round} rounds")
-        # Rows of rounds that the stopped run wrote after its last checkpoint will come again.
-        Journal(folder).drop_after(checkpoint.server_round)
-        return cls(folder, settings, checkpoint)
+        with _released_on_error(lock_folder(folder)) as lock:
+            settings = RunSettings.from_mapping(read_config(folder / _CONFIG))
+            checkpoint = Checkpoint.load(folder / _CHECKPOINT)
+            if checkpoint.server_round >= settings.simulation.rounds:
+                raise SettingsError(f"{folder} is finished: all {checkpoint.server_round} rounds")
+            # Rows of rounds that the stopped run wrote after its last checkpoint will come again.
+            Journal(folder).drop_after(checkpoint.server_round)
+            return cls(folder, settings, lock, checkpoint)
+
+    def close(self) -> None:
+        """Let others open the folder; may be called again."""
+        self._lock.release()
 
     @property
     def rounds_done(self) -> int:
@@ -152,7 +169,7 @@ class Recorder:
     def finish_round(
         self, server_round: int, arrays: list[Array], state: Callable[[], State]
     ) -> None:
-        """Write a round's rows, its checkpoint, and its line.
+        """Write a round's rows, its checkpoint, and its line; the last round closes the folder.
 
         Raises
         ------
@@ -173,26 +190,56 @@ class Recorder:
         last = server_round == simulation.rounds
         if last:
             # Before the checkpoint that calls the run finished: a run that is killed in between
-            # can be resumed, and repeats its last rounds.
-            self._finish(arrays)
+            # has its results, and one that is killed earlier can be resumed.
+            self._save_results(arrays)
         every = simulation.checkpoint_every
         if every and (last or server_round % every == 0):
             Checkpoint(server_round, arrays, state(), self._zeros.to_arrays()).save(
                 self.folder / _CHECKPOINT
             )
+        if last:
+            self._draw()
         self.console.print(_line(row, simulation.rounds, self._test), soft_wrap=True)
         self._report, self._seconds, self._test = None, math.nan, {}
         if self.on_round is not None:
             self.on_round(server_round)
+        if last:
+            self.close()
 
-    def _finish(self, arrays: list[Array]) -> None:
+    def _save_results(self, arrays: list[Array]) -> None:
         data = load_data(self.settings.data)
         model = build_model(self.settings.simulation.model, data.num_classes, data.sample_shape)
         names = array_names(model)
         save_npz(self.folder / _ZEROS, self._zeros.to_arrays())
-        write_plots(self.folder)
-        # Last, so that a folder with a final model is a whole one.
+        # Last, so that a folder with a final model holds all results; pictures are drawn from them.
         save_npz(self.folder / _MODEL, dict(zip(names, arrays, strict=True)))
+
+    def _draw(self) -> None:
+        try:
+            write_plots(self.folder)
+        except Exception as error:  # a picture is not worth a run: its data is saved already
+            self._warn(f"{type(error).__name__}: {error}")
+
+    def _warn(self, text: str) -> None:
+        self.console.print(f"warning: {text}", soft_wrap=True, markup=False)
+
+
+@contextmanager
+def _released_on_error(lock: BaseFileLock) -> Iterator[BaseFileLock]:
+    try:
+        yield lock
+    except BaseException:
+        lock.release()
+        raise
+
+
+def _refuse_old_run(folder: Path) -> None:
+    old = next(_files_of_a_run(folder), None)
+    if old is None:
+        return
+    can_go_on = (folder / _CHECKPOINT).exists() and not (folder / _MODEL).exists()
+    advice = "continue it with --resume, or" if can_go_on else "choose another folder, or"
+    raise SettingsError(f"{folder} holds a run already ({old.name}): {advice} pass --overwrite")
 
 
 def _files_of_a_run(folder: Path) -> Iterator[Path]:

@@ -11,7 +11,14 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from simulations import mask_plots, plots
-from simulations.plot_style import label, line_styles, marker, new_figure, whole_numbers
+from simulations.plot_style import (
+    label,
+    line_styles,
+    marker,
+    new_figure,
+    plain_text,
+    whole_numbers,
+)
 from simulations.run_files import numbers
 from simulations.summary import required_table, runs_of, summary_table, to_markdown
 from zerofl_flwr.errors import DataError, SettingsError
@@ -53,19 +60,27 @@ def write_plots(run: Path) -> list[Path]:
     Raises
     ------
     DataError
-        If `run` is no folder, or one of its files is broken.
+        If `run` is no folder, or pictures cannot be drawn, which it names: the others are there.
     """
     if not run.is_dir():
         raise DataError(f"{run}: there is no such run folder")
-    written = []
+    written, failed = [], {}
     for name, draw in PICTURES.items():
-        figure = draw(run)
-        if figure is None:
-            continue
         path = run / "plots" / f"{name}.png"
-        path.parent.mkdir(exist_ok=True)
-        figure.savefig(path)
-        written.append(path)
+        try:
+            if (figure := draw(run)) is None:
+                continue
+            path.parent.mkdir(exist_ok=True)
+            figure.savefig(path)
+        except Exception as error:  # whatever it is, it must not cost the other pictures
+            failed[name] = error
+        else:
+            written.append(path)
+    if failed:
+        reasons = "; ".join(f"{name}: {error}" for name, error in failed.items())
+        raise DataError(f"not all pictures could be drawn: {reasons}") from next(
+            iter(failed.values())
+        )
     return written
 
 
@@ -100,7 +115,9 @@ def compare_accuracy(runs: Mapping[str, Sequence[Path]], by: By) -> Figure:
         x, accuracy = _aligned(method, folders, by)
         dot = marker(x.size)
         mean = accuracy.mean(axis=0)
-        axes.plot(x, mean, color=color, linestyle=dash, marker=dot, ms=3.5, label=method)
+        axes.plot(
+            x, mean, color=color, linestyle=dash, marker=dot, ms=3.5, label=plain_text(method)
+        )
         if len(folders) > 1:
             low, high = accuracy.min(axis=0), accuracy.max(axis=0)
             axes.fill_between(x, low, high, color=color, alpha=0.18, linewidth=0)

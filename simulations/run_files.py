@@ -18,7 +18,7 @@ BYTES_PER_MEGABYTE = 1_000_000
 
 
 @dataclass(frozen=True)
-class MaskHistory:
+class SampledMasks:
     """Which sampled weights the top-K mask kept, round by round.
 
     Attributes
@@ -82,7 +82,7 @@ def numbers(table: pd.DataFrame, column: str) -> NDArray[np.float64]:
         raise DataError(f"column {column!r} holds something that is no number: {error}") from error
 
 
-def read_mask_history(path: Path) -> MaskHistory | None:
+def read_mask_history(path: Path) -> SampledMasks | None:
     """Read ``zero_positions.npz``.
 
     Parameters
@@ -93,7 +93,7 @@ def read_mask_history(path: Path) -> MaskHistory | None:
 
     Returns
     -------
-    MaskHistory or None
+    SampledMasks or None
         Layers in the file's order, or None when there is no such file, no round or no layer.
 
     Raises
@@ -123,7 +123,7 @@ def read_mask_history(path: Path) -> MaskHistory | None:
         kept[layer] = _unpack(path, layer, packed, rounds.size, positions[layer].size)
     if rounds.size == 0 or not any(array.size for array in kept.values()):
         return None
-    return MaskHistory(rounds, positions, kept)
+    return SampledMasks(rounds, positions, kept)
 
 
 def _unpack(

@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
+import torch
 from flwr.client import ClientApp
 from flwr.server import ServerApp
 from flwr.simulation import run_simulation
@@ -51,8 +52,11 @@ def run(
     LeanFlwrError
         If a setting cannot work, the folder holds a run already, or a round fails.
     """
-    check(settings)
-    return _run(Recorder.create(folder, settings, overwrite=overwrite), watch)
+    settings = settings.resolved()
+    with _own_threads():
+        check(settings)
+        with closing(Recorder.create(folder, settings, overwrite=overwrite)) as recorder:
+            return _run(recorder, watch)
 
 
 def resume(folder: Path) -> Path:
@@ -73,9 +77,9 @@ def resume(folder: Path) -> Path:
     LeanFlwrError
         If the folder holds no run, none that can be continued, or a round fails.
     """
-    recorder = Recorder.resume(folder)
-    check(recorder.settings)
-    return _run(recorder)
+    with closing(Recorder.resume(folder)) as recorder, _own_threads():
+        check(recorder.settings)
+        return _run(recorder)
 
 
 def _run(recorder: Recorder, watch: Callable[[int], None] | None = None) -> Path:
@@ -103,6 +107,16 @@ def _run_on_ray(server_app: ServerApp, client_app: ClientApp, settings: RunSetti
                 }
             },
         )
+
+
+@contextmanager
+def _own_threads() -> Iterator[None]:
+    """Give torch back its number of threads: tests and clients of this process change it."""
+    before = torch.get_num_threads()
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 @contextmanager

@@ -37,6 +37,7 @@ _STUDY_DEFAULTS = {
 }
 """Settings whose default depends on others: see `recommended_settings`; an empty text is unset."""
 
+UNSET = "unset"
 DEFAULT_SERVER_LEARNING_RATES = {"fedadam": 0.01, "fedyogi": 0.01, "fedadagrad": 0.01}
 STRATEGIES = ("fedavg", "fedavgm", "fedadam", "fedyogi", "fedadagrad", "fedprox")
 Scalar = bool | int | float | str
@@ -76,15 +77,18 @@ class SimulationSettings:
     fraction_evaluate : float
         Share of clients that also test it on their validation samples.
     backend : str
-        ray, or in-process for tests, notebooks and debugging.
+        ray, or in-process for tests, notebooks and debugging; flwr run always takes Ray.
     cpus_per_client : int
-        CPUs, and so threads, of each simulated client.
+        CPUs, and so threads, of each simulated client. Under flwr run its threads alone: the
+        CPUs come from flwr federation simulation-config.
     gpus_per_client : float
-        GPUs of each simulated client.
+        GPUs of each simulated client. Under flwr run they come from flwr federation
+        simulation-config.
     ray_address : str
-        Address of a running Ray cluster; default: start one on this machine.
+        Address of a running Ray cluster; not for flwr run. Default: start one on this machine.
     device : str
-        Device that clients train on: cpu or cuda.
+        Device that clients train on: cpu or cuda. The server tests on it too; with a Ray address,
+        where this machine has no such device, on the CPU.
     checkpoint_every : int
         Rounds between two checkpoints; the last round is always saved. 0 keeps none.
     tensorboard : bool
@@ -248,16 +252,9 @@ def all_fields() -> Iterator[tuple[str, str, Field[Any]]]:
             yield group, _kebab(setting.name), setting
 
 
-def default_of(setting: Field[Any]) -> Any:
-    """Return a setting's default value; None when it is unset, or depends on other settings."""
-    if setting.default is MISSING or _kebab(setting.name) in _STUDY_DEFAULTS:
-        return None
-    return setting.default
-
-
 def default_text(setting: Field[Any]) -> str:
     """Describe a setting's default in a few words."""
-    plain = "unset" if setting.default in (MISSING, None) else str(setting.default)
+    plain = UNSET if setting.default in (MISSING, None) else str(setting.default)
     study = _STUDY_DEFAULTS.get(_kebab(setting.name))
     return plain if study is None else f"{study}; with --paper: {plain}"
 

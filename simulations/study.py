@@ -59,7 +59,7 @@ class StudyRun:
                 )
                 + ")"
             )
-        return (self.folder / "model.npz").exists()  # the last file that a run writes
+        return (self.folder / "model.npz").exists()  # saved after all other results
 
 
 def _settings_in(config: Path) -> RunSettings:

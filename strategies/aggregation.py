@@ -111,5 +111,5 @@ class Aggregation:
 
     def _add(self, reply: Reply, accumulator: MeanAccumulator) -> None:
         update = self._checker.decode(reply)
-        self._model.learn([entry.name for entry in update.entries], update.masked)
+        self._model.learn(update.names, update.masked, sender=str(reply.member))
         accumulator.add(update.entries, reply.result.num_examples)

@@ -8,119 +8,29 @@ learns each node's partition id once, sorts by it, and samples from (seed, round
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
 from logging import WARNING
-from typing import Literal, TypeVar
+from typing import Literal
 
 import numpy as np
-from flwr.common import (
-    Code,
-    DisconnectRes,
-    EvaluateIns,
-    EvaluateRes,
-    FitIns,
-    FitRes,
-    GetParametersIns,
-    GetParametersRes,
-    GetPropertiesIns,
-    GetPropertiesRes,
-    ReconnectIns,
-)
 from flwr.common.logger import log
 from flwr.server.client_manager import ClientManager
 from flwr.server.client_proxy import ClientProxy
 from flwr.server.criterion import Criterion
 
+from strategies.identity import ask_partitions
+from strategies.member import Member
 from strategies.metering import Meter
-from zerofl_flwr.errors import ClientFailedError, RoundFailedError, SettingsError
+from zerofl_flwr.errors import RoundFailedError, SettingsError
 
-_Result = TypeVar("_Result")
 Purpose = Literal["fit", "evaluate", "initialize"]
 _PURPOSE_SEEDS: dict[Purpose, int] = {"fit": 1, "evaluate": 2, "initialize": 3}
 _POLL_SECONDS = 0.1
 _TELL_EVERY_SECONDS = 20
 _PATIENCE_SECONDS = 86400
-_PROPERTY_WORKERS = 16
-
-
-class Member(ClientProxy):
-    """A client with a partition id: forwards to Flower's proxy, meters bytes, names failures.
-
-    Parameters
-    ----------
-    proxy : ClientProxy
-        Flower's own proxy.
-    partition_id : int
-        Who the client is.
-    """
-
-    def __init__(self, proxy: ClientProxy, partition_id: int) -> None:
-        super().__init__(proxy.cid)
-        self.node_id = getattr(proxy, "node_id", 0)
-        self.properties = proxy.properties
-        self.proxy = proxy
-        self.partition_id = partition_id
-        self.meter: Meter | None = None
-
-    def __str__(self) -> str:
-        """Return the name used in errors and reports."""
-        return f"client {self.partition_id}"
-
-    def fit(self, ins: FitIns, timeout: float | None, group_id: int | None) -> FitRes:
-        """Train; the size of both messages goes to the meter."""
-        meter = self.meter
-        if meter is None:
-            return self._named(lambda: self.proxy.fit(ins, timeout, group_id))
-        return self._named(lambda: self._metered(meter, ins, timeout, group_id))
-
-    def evaluate(
-        self, ins: EvaluateIns, timeout: float | None, group_id: int | None
-    ) -> EvaluateRes:
-        """Evaluate."""
-        return self._named(lambda: self.proxy.evaluate(ins, timeout, group_id))
-
-    def get_properties(
-        self, ins: GetPropertiesIns, timeout: float | None, group_id: int | None
-    ) -> GetPropertiesRes:
-        """Ask for the client's properties."""
-        return self._named(lambda: self.proxy.get_properties(ins, timeout, group_id))
-
-    def get_parameters(
-        self, ins: GetParametersIns, timeout: float | None, group_id: int | None
-    ) -> GetParametersRes:
-        """Ask for the client's current weights."""
-        return self._named(lambda: self.proxy.get_parameters(ins, timeout, group_id))
-
-    def reconnect(
-        self, ins: ReconnectIns, timeout: float | None, group_id: int | None
-    ) -> DisconnectRes:
-        """Disconnect and perhaps reconnect later."""
-        return self.proxy.reconnect(ins, timeout, group_id)
-
-    def _metered(
-        self, meter: Meter, ins: FitIns, timeout: float | None, group_id: int | None
-    ) -> FitRes:
-        meter.sent(self.partition_id, ins)
-        result = self.proxy.fit(ins, timeout, group_id)
-        meter.received(self.partition_id, result)
-        return result
-
-    def _named(self, call: Callable[[], _Result]) -> _Result:
-        try:
-            return call()
-        except Exception as error:  # whatever went wrong, the round must know whose it was
-            reason = str(error) or type(error).__name__
-            raise MemberFailedError(self.partition_id, reason) from error
-
-
-class MemberFailedError(ClientFailedError):
-    """A client's error, or missing reply, with the partition id that Flower leaves out."""
-
-    def __init__(self, partition_id: int, reason: str) -> None:
-        self.partition_id = partition_id
-        self.reason = reason
-        super().__init__(f"client {partition_id}: {reason}")
+_OWN_PARTITIONS = (
+    "give each SuperNode its own partition-id, and hand it to ZeroFLClient(partition_id=...)"
+)
 
 
 class Cohort(ClientManager):
@@ -141,7 +51,8 @@ class Cohort(ClientManager):
         self._members: dict[str, Member] = {}
         self._draws = 0
         self._replaced: set[str] = set()
-        self._failed: set[str] = set()  # who did not answer in this round
+        self._failed: set[str] = set()  # who sits out: no answer in this round, or no usable one
+        self._started = False  # from then on, one node's fault must not end the run
         self._round = 0
         self._purpose: Purpose = "fit"
         self._meter: Meter | None = None
@@ -159,9 +70,21 @@ class Cohort(ClientManager):
         ------
         RoundFailedError
             If fewer nodes than the cohort needs came within a day, Flower's own patience.
-        SettingsError, ClientFailedError
-            If a node tells no usable partition id.
+        SettingsError
+            If, among the first nodes, one tells no usable partition id or two tell the same. Who
+            comes later with such an id sits out, with a warning.
+        ClientFailedError
+            If no node answers.
+
+        Notes
+        -----
+        A node that comes later and tells a partition that is taken gets it only if its holder no
+        longer answers, as after a restart, when Flower lists the old node id for a while yet.
         """
+        if manager is not self._manager:
+            self._started = False
+        if manager is not self._manager or server_round != self._round:
+            self._failed.clear()
         self._manager, self._round, self._purpose = manager, server_round, purpose
         self._meter = meter
         if not self._wait(self._min_available, timeout=_PATIENCE_SECONDS):
@@ -169,7 +92,6 @@ class Cohort(ClientManager):
                 f"round {server_round}: {self._min_available} nodes are needed, "
                 f"{manager.num_available()} came within {_PATIENCE_SECONDS} seconds"
             )
-        self._failed.clear()
         self._draws = 0
         self._refresh()
         for member in self._members.values():
@@ -273,57 +195,63 @@ class Cohort(ClientManager):
         new = [proxy for cid, proxy in available.items() if cid not in known]
         if not new:
             return
-        with ThreadPoolExecutor(max_workers=_PROPERTY_WORKERS) as executor:
-            identities = list(executor.map(_partition_id_or_failure, new))
-        newcomers = {proxy.cid for proxy in new}
-        owners = {member.partition_id: member.cid for member in self._members.values()}
-        failures = [answer for answer in identities if isinstance(answer, ClientFailedError)]
-        for failure in failures:
+        self._admit(self._claims(new, alone=len(new) == len(available)))
+
+    def _claims(self, new: Sequence[ClientProxy], *, alone: bool) -> dict[ClientProxy, int]:
+        """Ask who is new for the partition id; who tells no usable one sits out."""
+        identities = dict(zip(new, ask_partitions(new), strict=True))
+        failures = {p: answer for p, answer in identities.items() if not isinstance(answer, int)}
+        unusable = [error for error in failures.values() if isinstance(error, SettingsError)]
+        if unusable and not self._started:
+            raise unusable[0]
+        for failure in failures.values():
             log(WARNING, "%s; it is asked again before the next round", failure)
-        if len(failures) == len(available):
-            raise failures[0]  # nobody works: the fault is in the app, not in one node
-        for proxy, identity in zip(new, identities, strict=True):
-            if isinstance(identity, ClientFailedError):
+        if alone and len(failures) == len(new):
+            raise failures[new[0]]  # nobody works: the fault is in the app, not in one node
+        self._failed.update(proxy.cid for proxy in failures)
+        return {p: answer for p, answer in identities.items() if isinstance(answer, int)}
+
+    def _admit(self, claims: Mapping[ClientProxy, int]) -> None:
+        """Make members of nodes, unless their partition is held by one that still answers."""
+        owners = {member.partition_id: member.cid for member in self._members.values()}
+        gone = self._who_is_gone([owners[i] for i in claims.values() if i in owners])
+        for proxy, identity in claims.items():
+            owner = owners.get(identity)
+            if owner is not None and not self._started:
+                raise SettingsError(
+                    f"nodes {owner} and {proxy.cid} both say that they hold partition {identity}; "
+                    f"{_OWN_PARTITIONS}"
+                )
+            if owner is not None and owner not in gone:
+                log(
+                    WARNING,
+                    "node %s says that it holds partition %d, which node %s holds already: it "
+                    "sits out, and is asked again before the next round; %s",
+                    proxy.cid,
+                    identity,
+                    owner,
+                    _OWN_PARTITIONS,
+                )
                 self._failed.add(proxy.cid)
                 continue
-            if identity is None:
+            if owner is not None:
                 log(
                     WARNING,
-                    "node %s tells no partition-id (its --node-config, or get_properties): it is "
-                    "known by its node id, and runs with it do not repeat by seed",
-                    proxy.cid,
-                )
-                identity = int(proxy.cid)
-            owner = owners.get(identity)
-            if owner is not None and owner in self._members and owner not in newcomers:
-                log(
-                    WARNING,
-                    "node %s takes the place of node %s, which held partition %d before",
+                    "node %s takes the place of node %s, which held partition %d before and no "
+                    "longer answers",
                     proxy.cid,
                     owner,
                     identity,
                 )
                 del self._members[owner]
                 self._replaced.add(owner)
-            elif owner is not None:
-                raise SettingsError(
-                    f"nodes {owner} and {proxy.cid} both say that they hold partition {identity}; "
-                    "give each SuperNode its own partition-id, and hand it to "
-                    "ZeroFLClient(partition_id=...)"
-                )
             owners[identity] = proxy.cid
             self._members[proxy.cid] = Member(proxy, identity)
+        self._started = bool(self._members) or self._started
 
-
-def _partition_id_or_failure(proxy: ClientProxy) -> int | ClientFailedError | None:
-    """Ask a node who it is; None when it has no answer, an error when asking failed."""
-    try:
-        result = proxy.get_properties(GetPropertiesIns({}), timeout=None, group_id=None)
-    except Exception as error:  # whatever it was, the other nodes can go on
-        return ClientFailedError(f"node {proxy.cid} did not tell its properties: {error}")
-    identity = result.properties.get("partition-id")
-    if result.status.code != Code.OK or identity is None:
-        return None
-    if isinstance(identity, bool) or not isinstance(identity, int) or identity < 0:
-        raise SettingsError(f"node {proxy.cid} tells partition-id {identity!r}; expected 0, 1, ...")
-    return identity
+    def _who_is_gone(self, cids: Sequence[str]) -> set[str]:
+        """Ask members, by client id, whether they are still who they were."""
+        asked = [self._members[cid] for cid in dict.fromkeys(cids)]
+        answers = ask_partitions([member.proxy for member in asked])
+        pairs = zip(asked, answers, strict=True)
+        return {member.cid for member, answer in pairs if answer != member.partition_id}

@@ -6,6 +6,7 @@ import json
 import reprlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from logging import WARNING
 from typing import Any, TypeVar
 
 import numpy as np
@@ -16,6 +17,7 @@ from flwr.common import (
     ndarrays_to_parameters,
     parameters_to_ndarrays,
 )
+from flwr.common.logger import log
 from flwr.server.client_proxy import ClientProxy
 from numpy.typing import NDArray
 
@@ -47,7 +49,8 @@ class GlobalModel:
     names : list of str
         Layer names; positions as text while nobody has told them.
     masked : list of int
-        Positions whose uploads are sparse, from the first reply that had any.
+        Positions whose uploads are sparse, from the first reply that had any. They decide what
+        is reported and what is frozen; clients may mask others.
     patterns : dict of int to ndarray
         Flat positions of the weights that a frozen mask keeps, by position; empty until frozen.
     """
@@ -59,6 +62,7 @@ class GlobalModel:
         self.masked: list[int] = []
         self.patterns: dict[int, NDArray[np.int64]] = {}
         self._sparse_downlink = sparse_downlink
+        self._told_difference = False  # no state of the run: one warning a process
 
     @property
     def specs(self) -> list[TensorSpec]:
@@ -117,16 +121,30 @@ class GlobalModel:
         self.arrays = self.pruned(self.arrays)
         return ndarrays_to_parameters(self.arrays)
 
-    def learn(self, names: Sequence[str], masked: Sequence[int]) -> None:
+    def learn(
+        self, names: Sequence[str], masked: Sequence[int], *, sender: str = "a client"
+    ) -> None:
         """Take names and masked positions from a good reply.
 
         What an earlier reply told stays, so that clients that mask nothing, or know their arrays by
-        position only, do not undo it from round to round.
+        position only, do not undo it from round to round. The first client that masks other layers
+        is named in a warning: no reply is refused for that, also where masks are frozen.
         """
         if self.known_names is None:
             self.names = list(names)
         if not self.masked:
             self.masked = list(masked)
+        if masked and set(masked) != set(self.masked) and not self._told_difference:
+            self._told_difference = True
+            log(
+                WARNING,
+                "%s masks %s besides, and does not mask %s, of the layers that the first reply "
+                "named; reports, and masks once they are frozen, keep to those %d layers",
+                sender,
+                self._listed(set(masked) - set(self.masked)),
+                self._listed(set(self.masked) - set(masked)),
+                len(self.masked),
+            )
 
     def pruned(self, arrays: list[Array]) -> list[Array]:
         """Set everything outside the frozen patterns to zero; without them, change nothing."""
@@ -229,6 +247,9 @@ class GlobalModel:
             for name, pattern in state.items()
             if name.startswith("pattern/")
         }
+
+    def _listed(self, positions: set[int]) -> str:
+        return ", ".join(self.names[position] for position in sorted(positions)) or "nothing"
 
     def _freeze(self, plan: RoundPlan) -> None:
         if not self.masked:

@@ -13,7 +13,7 @@ import numpy as np
 from flwr.common import FitRes
 from flwr.server.client_proxy import ClientProxy
 
-from strategies.cohort import Member, MemberFailedError
+from strategies.member import Member, MemberFailedError
 from zerofl_flwr.errors import PayloadError
 from zerofl_flwr.exchange import check_names, check_round, names_by_position
 from zerofl_flwr.payload import Entry, MetaValue, NotSent, Payload, TensorSpec, Values, decode

@@ -61,17 +61,27 @@ class RoundReport:
 
     @property
     def train_loss(self) -> float:
-        """Mean training loss over the samples of the good replies; NaN without any."""
-        total = sum(client.num_examples for client in self.good)
+        """Mean training loss over the samples of the good replies that tell theirs.
+
+        NaN if none does. A client behind the mod, for instance, need not tell any.
+        """
+        told = [client for client in self.good if not math.isnan(client.train_loss)]
+        total = sum(client.num_examples for client in told)
         if total == 0:
-            return float("nan")
-        return sum(client.train_loss * client.num_examples for client in self.good) / total
+            return math.nan
+        return sum(client.train_loss * client.num_examples for client in told) / total
+
+    @property
+    def train_seconds(self) -> float:
+        """Seconds of training, summed over the good replies that tell theirs; NaN if none does."""
+        told = [c.train_seconds for c in self.good if not math.isnan(c.train_seconds)]
+        return sum(told) if told else math.nan
 
     def metrics(self) -> dict[str, Scalar]:
         """Give the round's figures as Flower metrics (bytes summed over clients, seconds too)."""
         values: dict[str, float] = {
             "train_loss": self.train_loss,
-            "train_seconds": sum(client.train_seconds for client in self.good),
+            "train_seconds": self.train_seconds,
             "downlink_bytes": sum(client.downlink_bytes for client in self.clients),
             "uplink_bytes": sum(client.uplink_bytes for client in self.clients),
             "replies": len(self.good),

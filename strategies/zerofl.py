@@ -22,9 +22,10 @@ from flwr.server.client_proxy import ClientProxy
 from flwr.server.strategy import FedAvg, Strategy
 
 from strategies.aggregation import Aggregation
-from strategies.cohort import Cohort, Member
+from strategies.cohort import Cohort
 from strategies.downlink import GlobalModel
 from strategies.mask_report import MaskHistory
+from strategies.member import Member
 from strategies.metering import Meter
 from strategies.replies import (
     Failure,

@@ -38,7 +38,7 @@ class ZeroFLClient(NumPyClient):
     ----------
     model : nn.Module
         The model, already through :func:`zerofl_flwr.sparsify`. A plain model trains dense and
-        uploads every weight.
+        uploads every weight; in a frozen round, those that the server's masks keep.
     train_batches : iterable of (inputs, labels)
         Usually a ``DataLoader`` that shuffles.
     validation_batches : iterable of (inputs, labels), optional
@@ -187,7 +187,8 @@ class ZeroFLClient(NumPyClient):
         if plan is None or (plan.frozen and not received.encoded):
             return trained
         names, masked = array_names(self.model), set(masked_weight_names(self.model))
-        positions = [position for position, name in enumerate(names) if name in masked]
+        # Where masks are frozen the server takes values there, whatever this client masks.
+        positions = [p for p, name in enumerate(names) if name in masked or p in received.patterns]
         return write_reply(plan, received, trained, positions, names=names)
 
     def _training_of(self, config: Mapping[str, Scalar]) -> TrainingSettings:

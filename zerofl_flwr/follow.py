@@ -80,42 +80,42 @@ def apply_plan(
         The round's plan.
     patterns : mapping of str to ndarray of int64, optional
         Flat positions that frozen masks keep, by state_dict key of the weight. Left out, they are
-        the top ``1 - sparsity`` of the weights. Not used unless the plan is frozen.
+        the top ``1 - sparsity`` of the weights. Not used unless the plan is frozen. A masked weight
+        that is not among them keeps following its top-K: other clients do not mask it.
 
     Raises
     ------
     SettingsError
         As :func:`follow_plan`.
     PayloadError
-        If the plan is frozen and `patterns` lacks a masked weight.
+        If the plan is frozen and `patterns` lacks every masked weight.
     """
     set_sparsity(model, plan.sparsity, plan.activation_sparsity, plan.gradient_sparsity)
     set_topk_period(model, plan.topk_period)
     unfreeze_masks(model)
     if not plan.frozen:
         return
+    names = masked_weight_names(model)
+    if patterns is not None and names and patterns.keys().isdisjoint(names):
+        raise PayloadError(
+            "the mask is frozen but this layer came without its pattern, like all that are masked",
+            sender="server",
+            layer=names[0],
+            field="encoding",
+        )
     state = model.state_dict()
     masks = {}
-    for name in masked_weight_names(model):
+    for name in names:
         weight = state[name]
         if patterns is None:
             masks[name] = topk_mask(weight, count_unmasked(weight.numel(), plan.sparsity))
-        else:
-            masks[name] = _mask_of(name, weight, patterns)
+        elif name in patterns:
+            masks[name] = _mask_of(weight, patterns[name])
     freeze_masks(model, masks)
 
 
-def _mask_of(
-    name: str, weight: torch.Tensor, patterns: Mapping[str, NDArray[np.int64]]
-) -> torch.Tensor:
+def _mask_of(weight: torch.Tensor, pattern: NDArray[np.int64]) -> torch.Tensor:
     """Turn flat positions into a boolean mask of the weight's shape."""
-    if name not in patterns:
-        raise PayloadError(
-            "the mask is frozen but this layer came without its pattern",
-            sender="server",
-            layer=name,
-            field="encoding",
-        )
     mask = torch.zeros(weight.numel(), dtype=torch.bool)
-    mask[torch.from_numpy(patterns[name])] = True
+    mask[torch.from_numpy(pattern)] = True
     return mask.reshape(weight.shape)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -44,7 +45,8 @@ def sparse_uplink(
     The client keeps receiving and returning the dense list of arrays that it always did. Around
     it, the mod decodes a sparse downlink, and of the reply uploads only the weights or differences
     that the rule selects (section 3.2 of the paper). The strategy must be
-    :class:`strategies.ZeroFL`.
+    :class:`strategies.ZeroFL`, and the client a classic one (``NumPyClient`` or ``Client``): apps
+    of Flower's Message API (``@app.train()``) are refused.
 
     The round's plan stays in the config that the client gets, as plain scalars under
     ``zerofl-...``; a client whose model went through :func:`zerofl_flwr.sparsify` hands them to
@@ -69,7 +71,8 @@ def sparse_uplink(
     Raises
     ------
     SettingsError
-        At once if an argument is out of range; in a round if a position does not exist.
+        At once if an argument is out of range; in a round if a position does not exist, or if a
+        message or reply is not a classic client's.
     """
     if sparsity is not None:
         exact_fraction(sparsity, "sparsity")
@@ -101,7 +104,8 @@ class _SparseUplink:
     def _evaluate(
         self, message: Message, context: Context, call_next: ClientAppCallable
     ) -> Message:
-        came = compat.recorddict_to_evaluateins(message.content, keep_input=True)
+        with _classic_records("evaluate message"):
+            came = compat.recorddict_to_evaluateins(message.content, keep_input=True)
         if is_payload(came.parameters.tensors):
             plan = RoundPlan.from_config(came.config)
             received = read_downlink(came.parameters.tensors, None, plan)
@@ -111,7 +115,8 @@ class _SparseUplink:
         return call_next(message, context)
 
     def _train(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
-        came = compat.recorddict_to_fitins(message.content, keep_input=True)
+        with _classic_records("train message"):
+            came = compat.recorddict_to_fitins(message.content, keep_input=True)
         plan = RoundPlan.from_config(came.config)
         if plan is None:
             raise SettingsError(
@@ -128,7 +133,8 @@ class _SparseUplink:
         seconds = time.perf_counter() - started
         if reply.has_error():
             return reply
-        result = compat.recorddict_to_fitres(reply.content, keep_input=True)
+        with _classic_records("reply to a train message"):
+            result = compat.recorddict_to_fitres(reply.content, keep_input=True)
         if result.status.code != Code.OK or is_payload(result.parameters.tensors):
             return reply
         trained = parameters_to_ndarrays(result.parameters)
@@ -149,6 +155,19 @@ class _SparseUplink:
         return write_reply(plan, received, trained, masked, rule=self.rule, keep=keep)
 
 
+@contextmanager
+def _classic_records(what: str) -> Iterator[None]:
+    """Turn a missing record, which no classic client or strategy leaves out, into its meaning."""
+    try:
+        yield
+    except KeyError as error:
+        raise SettingsError(
+            f"sparse_uplink got a {what} without the record {error}: so far the mod serves classic "
+            "clients (NumPyClient or Client) under strategies.ZeroFL, and no app written for "
+            "Flower's Message API (@app.train())"
+        ) from error
+
+
 def _masked_positions(shapes: list[tuple[int, ...]], masked: MaskedArrays | None) -> list[int]:
     if masked is None:
         matrices = [p for p, shape in enumerate(shapes) if len(shape) >= 2]
@@ -167,7 +186,8 @@ def _with_partition_id(reply: Message, context: Context) -> Message:
     partition_id = context.node_config.get("partition-id")
     if partition_id is None or reply.has_error():
         return reply
-    answered = compat.recorddict_to_getpropertiesres(reply.content)
+    with _classic_records("reply to a question for properties"):
+        answered = compat.recorddict_to_getpropertiesres(reply.content)
     properties = {"partition-id": int(partition_id), **answered.properties}
     reply.content = compat.getpropertiesres_to_recorddict(
         GetPropertiesRes(Status(Code.OK, "Success"), properties)

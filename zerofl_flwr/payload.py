@@ -67,7 +67,6 @@ __all__ = [
     "encode",
     "is_payload",
     "matrix_shape",
-    "payload_nbytes",
     "read_npy",
 ]
 
@@ -113,15 +112,6 @@ def encode(
         layers.append(layer)
         arrays.extend(layer_arrays)
     return [write_header(layers, meta or {}), *arrays]
-
-
-def payload_nbytes(arrays: Sequence[NDArray[Any]]) -> int:
-    """Return the bytes of a payload's arrays, the header's included.
-
-    The framing around them is extra: ``.npy`` adds 128 bytes to each array in Flower's
-    ``Parameters``, and the message adds a little more.
-    """
-    return sum(array.nbytes for array in arrays)
 
 
 def _encode_entry(entry: Entry, force_csr: bool) -> tuple[LayerHeader, list[NDArray[Any]]]:

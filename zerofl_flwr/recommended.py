@@ -19,8 +19,8 @@ def recommended_settings(rounds: int, **options: Any) -> ZeroFLSettings:
 
     Sparsity rises along a cubic from 0.3 to its final value in the first 60 % of the rounds, and
     each position is averaged over those who sent it. The paper keeps both constant and divides by
-    all clients. Whatever `options` name is left as it is: any of the ramp's three settings replaces
-    the whole ramp.
+    all clients. Whatever `options` name is left as it is. Of the ramp's three settings, those that
+    are missing are filled in, unless the schedule is named ``constant`` or its rounds are 0.
 
     Parameters
     ----------
@@ -32,8 +32,8 @@ def recommended_settings(rounds: int, **options: Any) -> ZeroFLSettings:
     Returns
     -------
     ZeroFLSettings
-        With ``sparsity`` at most 0.3 there is no ramp, and with 0 or ``per_client=True`` all
-        clients share the denominator.
+        With ``sparsity`` at most 0.3 there is no ramp, unless `options` name a part of one; with
+        ``sparsity`` 0 or ``per_client=True`` all clients share the denominator.
 
     Raises
     ------
@@ -48,11 +48,14 @@ def recommended_settings(rounds: int, **options: Any) -> ZeroFLSettings:
     """
     if type(rounds) is not int or rounds < 1:
         raise SettingsError(f"rounds is {rounds!r}; it must be a whole number from 1")
-    plain = ZeroFLSettings(**options)
+    ramp = {name: options[name] for name in _RAMP_OPTIONS if options.get(name) is not None}
+    others = {name: value for name, value in options.items() if name not in _RAMP_OPTIONS}
+    plain = ZeroFLSettings(**others)
     filled: dict[str, Any] = {}
     if "aggregation" not in options and plain.sparsity > 0 and not plain.per_client:
         filled["aggregation"] = "senders"
-    if plain.sparsity > RAMP_START and not any(name in options for name in _RAMP_OPTIONS):
+    constant = ramp.get("sparsity_schedule") == "constant" or ramp.get("sparsity_rounds") == 0
+    if not constant and (ramp or plain.sparsity > RAMP_START):
         length = max(1, round(RAMP_SHARE * rounds))
         if plain.freeze_mask_after_round is not None:
             # A mask is frozen at its final sparsity only.
@@ -62,4 +65,4 @@ def recommended_settings(rounds: int, **options: Any) -> ZeroFLSettings:
             "sparsity_start": RAMP_START,
             "sparsity_rounds": length,
         }
-    return ZeroFLSettings(**options, **filled)
+    return ZeroFLSettings(**filled | others | ramp)

@@ -1,4 +1,4 @@
-"""Exact top-K by magnitude: how many to keep, which ones, and above which threshold.
+"""Exact top-K by magnitude: how many to keep, and which ones.
 
 Every rule of ZeroFL that keeps "the largest" values goes through this file, so that clients,
 server and tests agree to the last tie: exactly ``k`` entries are kept, larger magnitudes first, and
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from decimal import Decimal, InvalidOperation
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -133,7 +133,7 @@ def topk_indices(values: NDArray[Any], k: int) -> NDArray[np.int64]:
     _check_count(k, values.size)
     if k == 0:
         return np.empty(0, np.int64)
-    magnitudes = magnitudes_of(values, "C")
+    magnitudes = magnitudes_of(values)
     if k == magnitudes.size:
         return np.arange(k, dtype=np.int64)
     candidates = _candidates(magnitudes, k)
@@ -142,39 +142,6 @@ def topk_indices(values: NDArray[Any], k: int) -> NDArray[np.int64]:
     if candidates.size == k:
         return candidates
     return candidates[_mark_largest(magnitudes[candidates], k)]
-
-
-def topk_threshold(values: NDArray[Any] | torch.Tensor, k: int) -> float:
-    """Find the magnitude of the ``k``-th largest entry.
-
-    Parameters
-    ----------
-    values : ndarray or Tensor, any shape, floating
-        The entries.
-    k : int
-        Rank, in [0, number of entries].
-
-    Returns
-    -------
-    float
-        The magnitude, exact in the dtype of ``values``; infinity for ``k == 0``.
-
-    Raises
-    ------
-    SelectionError
-        As for :func:`topk_indices`.
-    """
-    if isinstance(values, torch.Tensor):
-        if values.device.type != "cpu":
-            return _device_threshold(values, k)
-        values = as_numpy(values)
-    _check_count(k, values.size)
-    if k == 0:
-        return math.inf
-    magnitudes = magnitudes_of(values, "K")
-    candidates = _candidates(magnitudes, k)
-    pool = magnitudes if candidates is None else magnitudes[candidates]
-    return float(np.partition(pool, pool.size - k)[pool.size - k])
 
 
 def topk_mask(values: torch.Tensor, k: int) -> torch.Tensor:
@@ -225,15 +192,13 @@ def as_numpy(values: torch.Tensor) -> NDArray[Any]:
     return array
 
 
-def magnitudes_of(values: NDArray[Any], order: Literal["C", "K"] = "C") -> NDArray[Any]:
-    """Return the absolute values, flat, after checking that they can be ranked.
+def magnitudes_of(values: NDArray[Any]) -> NDArray[Any]:
+    """Return the absolute values, flat in C order, after checking that they can be ranked.
 
     Parameters
     ----------
     values : ndarray, any shape, float16, float32 or float64
         The entries.
-    order : {"C", "K"}
-        "C" flattens in logical order; "K" in memory order, which may save a copy.
 
     Returns
     -------
@@ -249,7 +214,7 @@ def magnitudes_of(values: NDArray[Any], order: Literal["C", "K"] = "C") -> NDArr
         raise SelectionError(f"top-K ranks floating-point values, got dtype {values.dtype}")
     if values.dtype.itemsize < 4:  # numpy's float16 arithmetic is an order of magnitude slower
         values = values.astype(np.float32)
-    magnitudes: NDArray[Any] = np.abs(values).ravel(order=order)
+    magnitudes: NDArray[Any] = np.abs(values).ravel()
     with np.errstate(invalid="ignore"):
         found_nan = magnitudes.size > 0 and bool(np.isnan(magnitudes.max()))
     if found_nan:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
 import numpy as np
@@ -135,7 +135,10 @@ def train_locally(
     settings : TrainingSettings
         ``learning_rate`` is used as it is: give the round's own.
     seed : int or None
-        Seed of this round and client; None leaves torch's global generator alone.
+        Seed of this round and client; None leaves torch's global generator alone. On a CPU, the
+        same seed, data and number of threads give the same weights bit for bit. On CUDA, cuDNN is
+        held to its repeatable convolutions for the time of the call; some other operations of torch
+        remain that are not (see ``torch.use_deterministic_algorithms``, which is yours to set).
     device : str
         ``"cpu"`` or ``"cuda"``.
     proximal_mu : float
@@ -237,7 +240,7 @@ def _pull_back(
 
 @contextmanager
 def _seeded(seed: int | None, device: str) -> Iterator[None]:
-    """Seed the generators that training draws from, and restore them afterwards."""
+    """Seed what training draws from, hold cuDNN to repeatable work, and restore both afterwards."""
     if seed is None:
         yield
         return
@@ -250,4 +253,17 @@ def _seeded(seed: int | None, device: str) -> Iterator[None]:
         torch.default_generator.manual_seed(seed)
         for number in devices:
             torch.cuda.default_generators[number].manual_seed(seed)
+        with _repeatable_convolutions() if devices else nullcontext():
+            yield
+
+
+@contextmanager
+def _repeatable_convolutions() -> Iterator[None]:
+    """Let cuDNN choose no algorithm by timing it and none that adds in any order."""
+    cudnn = torch.backends.cudnn
+    before = cudnn.deterministic, cudnn.benchmark
+    cudnn.deterministic, cudnn.benchmark = True, False
+    try:
         yield
+    finally:
+        cudnn.deterministic, cudnn.benchmark = before

@@ -1,1 +1,1 @@
-"""Benchmarks: each runs ours and the alternative in one process and prints the ratio."""
+"""Benchmarks: `overhead` compares ours with plain Flower; the others measure ours alone."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -18,12 +19,19 @@ from flwr.server.strategy import (
     FedProx,
     FedYogi,
 )
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorDataset
 
-from simulations.assembly import LazyBatches, batches, initial_arrays, make_client, make_strategy
+from simulations.assembly import (
+    LazyBatches,
+    batches,
+    initial_arrays,
+    make_client,
+    make_strategy,
+    server_device,
+)
 from simulations.data import FederatedData, Partition, load_data
 from simulations.models import build_model
-from simulations.settings import RunSettings
+from simulations.settings import RunSettings, SimulationSettings
 from strategies import ZeroFL
 from tests.simulations.small_runs import small
 from zerofl_flwr.errors import ClientFailedError, DataError, SettingsError
@@ -288,3 +296,69 @@ def test_server_learning_rates_suit_their_strategy(
 
 def test_fedavgm_steps_fully_by_default() -> None:
     assert wrapped(small(strategy="fedavgm")).server_learning_rate == 1.0
+
+
+@pytest.mark.parametrize(
+    ("samples", "batch_size", "sizes"),
+    [
+        (9, 4, [4, 5]),
+        (8, 4, [4, 4]),
+        (10, 4, [4, 4, 2]),
+        (5, 4, [5]),
+        (4, 4, [4]),
+        (1, 4, [1]),
+        (3, 1, [1, 1, 1]),
+        (3, 2, [3]),
+    ],
+)
+def test_an_epoch_of_training_ends_in_no_batch_of_one_sample(
+    samples: int, batch_size: int, sizes: list[int]
+) -> None:
+    data = TensorDataset(torch.arange(samples), torch.arange(samples))
+    loader = batches(data, batch_size, shuffle=True)
+    epoch = [inputs.tolist() for inputs, _ in loader]
+    assert [len(batch) for batch in epoch] == sizes
+    assert sorted(chain(*epoch)) == list(range(samples))
+    assert isinstance(loader, DataLoader)
+    assert len(loader) == len(sizes)
+    unshuffled = [len(labels) for _, labels in batches(data, batch_size)]
+    assert max(unshuffled) <= batch_size
+
+
+@pytest.mark.parametrize("samples", [8, 9, 10])
+def test_the_order_of_the_samples_is_that_of_plain_batches(samples: int) -> None:
+    data = TensorDataset(torch.arange(samples), torch.arange(samples))
+    plain = BatchSampler(RandomSampler(data), 4, drop_last=False)
+    for _ in range(2):
+        orders = []
+        for loader in (
+            DataLoader(data, sampler=plain, batch_size=None),
+            batches(data, 4, shuffle=True),
+        ):
+            torch.manual_seed(5)
+            orders.append([[inputs.tolist() for inputs, _ in loader] for _ in range(2)])
+        if samples % 4 != 1:
+            assert orders[0] == orders[1]
+        else:
+            assert [[*chain(*e)] for e in orders[0]] == [[*chain(*e)] for e in orders[1]]
+
+
+def test_batch_norm_over_single_pixels_trains_on_any_number_of_samples() -> None:
+    settings = small(model="resnet18", num_clients=10, samples_per_client=143, rounds=1)
+    client = make_client(settings, 0)
+    assert len(load_data(settings.data).partition(0).train) % 32 == 1
+    plan = settings.zerofl.plan(1).to_config()
+    _, count, _ = client.fit(initial_arrays(settings), {**plan, "local-epochs": 1})
+    assert count == 129
+
+
+def test_the_server_tests_where_clients_train_or_on_the_cpu_of_a_clusters_driver(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+
+    def device(name: str, address: str | None) -> str:
+        return server_device(SimulationSettings(device=name, ray_address=address))
+
+    assert [device(name, None) for name in ("cpu", "cuda", "cuda:1")] == ["cpu", "cuda", "cuda:1"]
+    assert [device(name, "auto") for name in ("cpu", "cuda", "cuda:1")] == ["cpu", "cuda", "cpu"]

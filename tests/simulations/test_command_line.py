@@ -70,10 +70,20 @@ def test_the_help_of_run_describes_every_setting_with_its_default() -> None:
         if key == "algorithm":
             continue
         assert f"--{key}" in text, key
-        description = help_texts(group)[field.name].replace("`", "")
-        assert f"{description} (default: {default_text(field)})" in text, key
+        description = help_texts(group)[field.name].replace("`partition_by`", "--partition-by")
+        description = description.replace("`", "")
+        assert description in text, key
+        says_itself = "default: " in description.lower()
+        assert (f"{description} (default: {default_text(field)})" in text) != says_itself, key
     assert "(default: senders; with --paper: all-clients)" in text
     assert "(default: 0.95)" in text
+    assert "default: everything but the input layer" in text
+    assert not re.findall(r"[Dd]efault: [^()]*\(default: unset\)", text)
+    assert "(default: unset)" in text
+    assert "partition_by" not in text
+    assert "None" not in text
+    assert "log-mel or mfcc" in text
+    assert "initial weights, sampling of clients and shuffling" in text
     assert "--clients" in text
     assert "--no-sparse-downlink" in text
     for panel in ("Simulation", "Data and clients", "Local training", "ZeroFL"):
@@ -107,6 +117,18 @@ def test_options_override_the_config_file_and_that_the_defaults(
         )
     ]
     assert f"results: {out}" in result.output
+
+
+@pytest.mark.parametrize("name", ["out", "resume", "overwrite"])
+def test_what_is_only_an_option_is_refused_in_a_config_file(
+    started: list[Any], tmp_path: Path, name: str
+) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text(tomli_w.dumps({name: "run"}))
+    result = invoke("run", "--config", config)
+    assert isinstance(result.exception, SettingsError)
+    assert f"{config}: {name} is no setting of a run; pass --{name}" in str(result.exception)
+    assert started == []
 
 
 def test_either_name_of_the_number_of_clients_counts(started: list[Any]) -> None:

@@ -17,6 +17,15 @@ def test_hub_names_are_told_from_paths(tmp_path: Path) -> None:
             local_folder(path)
 
 
+def test_the_embedded_digits_win_over_a_folder_of_that_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "digits").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert local_folder("digits") is None
+    assert local_folder("./digits") == tmp_path / "digits"
+
+
 def test_split_files(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"there is no train-\*\.parquet in"):
         split_files(tmp_path)

@@ -14,8 +14,9 @@ import pandas as pd
 import psutil
 import pytest
 
-from simulations.apps import check_same
-from simulations.settings import RunSettings, all_fields, default_of
+from simulations.apps import check_federation, check_same
+from simulations.settings import RunSettings, all_fields
+from tests.simulations.setting_defaults import default_of
 from zerofl_flwr.errors import SettingsError
 
 _REPOSITORY = Path(__file__).parents[2]
@@ -91,3 +92,11 @@ def test_a_run_is_resumed_with_its_own_settings_only() -> None:
     check_same(stored, stored)
     with pytest.raises(SettingsError, match=r"differs from its config\.toml in rounds, seed"):
         check_same(RunSettings.from_mapping({"paper": True}), stored)
+
+
+def test_what_the_federation_decides_is_refused() -> None:
+    check_federation(RunSettings.from_mapping({"cpus-per-client": 2, "ray-address": ""}))
+    for key, value in (("backend", "in-process"), ("ray-address", "10.0.0.1:6379")):
+        message = f"{key} is '{value}', which has no effect under flwr run: .* simulation-config"
+        with pytest.raises(SettingsError, match=message):
+            check_federation(RunSettings.from_mapping({key: value}))

@@ -9,6 +9,7 @@ from simulations.plot_style import (
     new_figure,
     nice_step,
     ordered_colors,
+    plain_text,
     short_name,
     whole_numbers,
 )
@@ -55,3 +56,12 @@ def test_round_ticks_are_whole(rounds: list[int]) -> None:
 def test_only_the_common_ending_of_a_layer_is_dropped() -> None:
     assert short_name("layer1.0.conv1.weight") == "layer1.0.conv1"
     assert short_name("weights.proj") == "weights.proj"
+
+
+@pytest.mark.parametrize("name", ["$_$", "$$", "US$", "a$^$b$", "\\$x$", "plain"])
+def test_a_name_with_dollars_is_no_formula(name: str) -> None:
+    figure = new_figure()
+    drawn = figure.text(0, 0, plain_text(name)).get_window_extent()
+    literally = figure.text(0, 0, name, parse_math=False).get_window_extent()
+    assert drawn.bounds == literally.bounds
+    assert short_name(f"{name}.weight") == plain_text(name)

@@ -121,15 +121,32 @@ def test_a_cluster_that_does_not_answer_is_refused(scheme: str) -> None:
         check(small(backend="ray", ray_address=address))
 
 
-def test_a_cluster_elsewhere_may_have_more_than_this_machine() -> None:
+@pytest.mark.parametrize("device", ["cpu", "cuda", "cuda:1"])
+def test_a_cluster_elsewhere_may_have_more_than_this_machine(device: str) -> None:
     with socket.socket() as cluster:
         cluster.bind(("127.0.0.1", 0))
         cluster.listen()
         address = f"127.0.0.1:{cluster.getsockname()[1]}"
-        check(small(backend="ray", ray_address=address, cpus_per_client=64, gpus_per_client=2))
+        more: dict[str, Any] = {"cpus_per_client": 64, "gpus_per_client": 2, "device": device}
+        check(small(backend="ray", ray_address=address, **more))
 
 
-def test_a_gpu_that_ray_would_hide_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    with pytest.raises(SettingsError, match="gpus-per-client is 0, which hides every GPU"):
-        check(small(device="cuda", backend="ray"))
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"device": "cuda"}, "gpus-per-client is 0, which hides every GPU"),
+        (
+            {"device": "cuda:1", "gpus_per_client": 0.5},
+            r"Ray shows a client of gpus-per-client 0\.5 no more than 1, numbered from cuda:0",
+        ),
+        ({"device": "cuda:2", "gpus_per_client": 2}, "gpus-per-client 2 no more than 2"),
+        ({"device": "cuda:4", "gpus_per_client": 1}, "that torch finds is cuda:3"),
+        ({"device": "cuda:4", "backend": "in-process"}, "that torch finds is cuda:3"),
+    ],
+)
+def test_a_gpu_that_clients_would_not_see_is_refused(
+    monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], message: str
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    with pytest.raises(SettingsError, match=message):
+        check(small(**{"backend": "ray"} | changes))

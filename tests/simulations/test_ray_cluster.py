@@ -97,6 +97,17 @@ def test_a_ray_of_this_process_is_used_and_goes_on(monkeypatch: pytest.MonkeyPat
     assert not fake.running
 
 
+def test_an_address_is_refused_where_ray_runs_already(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = StandIn([{"CPU": 1}]).use(monkeypatch)
+    fake.running = True
+    with (
+        pytest.raises(SettingsError, match=r"ray-address is 'auto', but this process runs Ray"),
+        ray_cluster(SimulationSettings(ray_address="auto")),
+    ):
+        raise AssertionError("must not get here")
+    assert (fake.running, fake.stopped) == (True, 0)
+
+
 def test_ray_stops_when_the_run_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     fake = StandIn([{"CPU": 1}]).use(monkeypatch)
     with pytest.raises(KeyboardInterrupt), ray_cluster(SimulationSettings()):

@@ -235,9 +235,10 @@ def test_a_resumed_recorder_ends_as_an_unbroken_one(
     play(broken, 1, 2)
     # A round after the checkpoint, killed while it was written.
     with monkeypatch.context() as patch:
-        patch.setattr(recorder_module, "write_plots", lambda folder: 1 / 0)
+        patch.setattr(recorder_module, "save_npz", lambda path, arrays: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             play(broken, 3, 3)
+    broken.close()
     assert table(broken.folder, "rounds")["round"].tolist() == [0, 1, 2, 3]
     resumed = Recorder.resume(tmp_path / "broken")
     assert (resumed.rounds_done, resumed.settings) == (2, settings)
@@ -252,20 +253,76 @@ def test_a_resumed_recorder_ends_as_an_unbroken_one(
         assert arrays_of(resumed.folder / name) == arrays_of(unbroken.folder / name)
 
 
-def test_a_run_killed_while_it_draws_its_plots_can_be_resumed(
+def test_a_run_killed_between_its_results_and_its_last_checkpoint_is_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recorder = Recorder.create(tmp_path, small())
     play(recorder, 1, 2)
     with monkeypatch.context() as patch:
-        patch.setattr(recorder_module, "write_plots", lambda folder: 1 / 0)
+        patch.setattr(Checkpoint, "save", lambda self, path: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             play(recorder, 3, 3)
-    assert not (tmp_path / "model.npz").exists()
+    recorder.close()
+    results = arrays_of(tmp_path / "model.npz"), arrays_of(tmp_path / "zero_positions.npz")
     resumed = Recorder.resume(tmp_path)
     assert resumed.rounds_done == 2
     play(resumed, 3, 3)
-    assert (tmp_path / "model.npz").exists()
+    assert results == (
+        arrays_of(tmp_path / "model.npz"),
+        arrays_of(tmp_path / "zero_positions.npz"),
+    )
+
+
+def test_a_picture_that_fails_is_a_warning_and_the_run_is_finished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(folder: Path) -> None:
+        assert (folder / "model.npz").exists()
+        assert Checkpoint.load(folder / "checkpoint.npz").server_round == 3
+        raise ValueError("no [font] in sight")
+
+    monkeypatch.setattr(recorder_module, "write_plots", fail)
+    recorder = Recorder.create(tmp_path, small())
+    seen: list[int] = []
+    recorder.on_round = seen.append
+    play(recorder, 1, 3)
+    assert seen == [1, 2, 3]
+    errors = capsys.readouterr().err.splitlines()
+    assert "warning: ValueError: no [font] in sight" in errors
+    assert errors[-1].startswith("round 3/3")
+    with pytest.raises(SettingsError, match="is finished: all 3 rounds"):
+        Recorder.resume(tmp_path)
+
+
+def test_nobody_else_opens_a_folder_while_a_run_writes_it(tmp_path: Path) -> None:
+    message = f"{tmp_path} is being written by another run"
+    recorder = Recorder.create(tmp_path, small())
+    play(recorder, 1, 2)
+    before = contents(tmp_path)
+    with pytest.raises(SettingsError, match=message):
+        Recorder.resume(tmp_path)
+    with pytest.raises(SettingsError, match=message):
+        Recorder.create(tmp_path, small(seed=4), overwrite=True)
+    assert contents(tmp_path) == before
+    recorder.close()
+    resumed = Recorder.resume(tmp_path)
+    with pytest.raises(SettingsError, match=message):
+        Recorder.resume(tmp_path)
+    play(resumed, 3, 3)  # its last round ends the run
+    recorder.close()
+    Recorder.create(tmp_path, small(), overwrite=True)
+
+
+def test_a_folder_that_could_not_be_opened_is_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(recorder_module, "load_data", lambda settings: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            Recorder.create(tmp_path, small())
+    with pytest.raises(DataError, match="there is no checkpoint"):
+        Recorder.resume(tmp_path)
+    Recorder.create(tmp_path, small(), overwrite=True)
 
 
 def test_a_finished_run_is_not_resumed(tmp_path: Path) -> None:
@@ -278,9 +335,23 @@ def test_a_finished_run_is_not_resumed(tmp_path: Path) -> None:
 def test_a_folder_without_a_run_is_not_resumed(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"holds no run: it has no config\.toml"):
         Recorder.resume(tmp_path)
-    Recorder.create(tmp_path, small())
+    Recorder.create(tmp_path, small()).close()
     with pytest.raises(DataError, match="there is no checkpoint"):
         Recorder.resume(tmp_path)
+
+
+def test_resuming_is_suggested_where_it_works(tmp_path: Path) -> None:
+    recorder = Recorder.create(tmp_path, small())
+    recorder.close()
+    other = "choose another folder, or pass --overwrite"
+    with pytest.raises(SettingsError, match=other):
+        Recorder.create(tmp_path, small())
+    play(recorder, 1, 2)
+    with pytest.raises(SettingsError, match="continue it with --resume, or pass --overwrite"):
+        Recorder.create(tmp_path, small())
+    play(recorder, 3, 3)
+    with pytest.raises(SettingsError, match=other):
+        Recorder.create(tmp_path, small())
 
 
 @pytest.mark.parametrize("name", ["config.toml", "rounds.csv", "model.npz", "plots/mine.png"])
@@ -300,5 +371,5 @@ def test_overwriting_leaves_nothing_of_the_old_run_and_all_of_the_rest(tmp_path:
     (tmp_path / "notes.txt").write_text("mine")
     Recorder.create(tmp_path, small(seed=4), overwrite=True)
     names = sorted(path.name for path in tmp_path.rglob("*.*"))
-    assert names == ["config.toml", "environment.json", "notes.txt", "partitions.csv"]
+    assert names == [".lock", "config.toml", "environment.json", "notes.txt", "partitions.csv"]
     assert read_config(tmp_path / "config.toml")["seed"] == 4

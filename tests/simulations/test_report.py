@@ -3,12 +3,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from matplotlib.collections import FillBetweenPolyCollection
 from matplotlib.image import imread
 
 from simulations.report import PICTURES, compare_accuracy, write_plots
-from tests.simulations.run_folders import seed_run, write_run
+from tests.simulations.run_folders import seed_run, write_masks, write_run
 from zerofl_flwr.errors import DataError, SettingsError
 
 
@@ -101,3 +102,25 @@ def test_an_empty_folder_has_no_plots_and_no_folder_is_an_error(tmp_path: Path) 
     assert not (tmp_path / "plots").exists()
     with pytest.raises(DataError, match="no such run folder"):
         write_plots(tmp_path / "nowhere")
+
+
+def test_names_that_look_like_formulas_can_be_drawn(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", layers=1, classes=2)
+    partitions = pd.read_csv(run / "partitions.csv").rename(columns={"1": "$_$"})
+    partitions.to_csv(run / "partitions.csv", index=False)
+    pd.read_csv(run / "layers.csv").assign(layer="$_$").to_csv(run / "layers.csv", index=False)
+    write_masks(run, [1, 2], {"$_$": np.array([[True, False], [False, True]])})
+    assert len(write_plots(run)) == len(PICTURES)
+    compare_accuracy({"$_$": [run]}, "round").draw_without_rendering()
+
+
+def test_a_picture_that_fails_is_named_and_the_others_are_drawn(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", layers=1)
+    (run / "layers.csv").write_text("round\n1\n")
+    (run / "zero_positions.npz").write_bytes(b"broken")
+    with pytest.raises(DataError) as caught:
+        write_plots(run)
+    for name in ("nonzero_ratio", "mask_overlap", "zero_positions", "overlap_matrix"):
+        assert f"{name}: {run}" in str(caught.value)
+    names = {path.stem for path in (run / "plots").iterdir()}
+    assert names == {"accuracy_by_round", "accuracy_by_megabytes", "partitions"}

@@ -12,12 +12,14 @@ import numpy as np
 import pandas as pd
 import pytest
 import ray
+import torch
 from flwr.common import Scalar
 
 from simulations import recorder as recorder_module
 from simulations.recorder import Recorder
 from simulations.runner import resume, run
 from simulations.settings import RunSettings, read_config
+from tests.simulations.parquet_folders import pictures, write_split
 from tests.simulations.small_runs import (
     Stopped,
     arrays_of,
@@ -81,6 +83,7 @@ def test_the_folder_holds_everything(in_process: Path) -> None:
         "zero_positions.npz",
         "checkpoint.npz",
         "flower.log",
+        ".lock",
         *(f"plots/{name}.png" for name in pictures),
     }
 
@@ -295,3 +298,36 @@ def test_a_watcher_hears_of_every_round(tmp_path: Path) -> None:
     seen: list[int] = []
     run(small(num_clients=4, clients_per_round=2), tmp_path / "run", watch=seen.append)
     assert seen == [1, 2, 3]
+
+
+@pytest.mark.usefixtures("no_plots")
+def test_a_run_leaves_the_number_of_threads_as_it_was(tmp_path: Path) -> None:
+    before = torch.get_num_threads()
+    settings = small(num_clients=4, clients_per_round=2, rounds=2, cpus_per_client=1)
+    try:
+        torch.set_num_threads(3)
+        with stopped_after(1), pytest.raises(Stopped):
+            run(settings, tmp_path / "run")
+        assert torch.get_num_threads() == 3
+        resume(tmp_path / "run")  # in the same process, after a run that failed
+        assert torch.get_num_threads() == 3
+        with pytest.raises(SettingsError, match="did you mean 'resnet18'"):
+            run(small(model="resnet"), tmp_path / "other")
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("no_plots")
+def test_a_relative_data_folder_is_made_absolute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    columns: dict[str, list[object]] = {"image": list(pictures(20)), "label": [0, 1] * 10}
+    for split in ("train", "test"):
+        write_split(tmp_path / "own", split, columns)
+    monkeypatch.chdir(tmp_path)
+    settings = small(
+        dataset="own", num_clients=2, clients_per_round=1, rounds=1, model="resnet18", sparsity=0.0
+    )
+    folder = run(settings, Path("run"))
+    assert read_config(folder / "config.toml")["dataset"] == str(tmp_path / "own")

@@ -14,11 +14,11 @@ from simulations.settings import (
     RunSettings,
     SimulationSettings,
     all_fields,
-    default_of,
     help_texts,
     read_config,
     type_of,
 )
+from tests.simulations.setting_defaults import default_of
 from zerofl_flwr.errors import SettingsError
 from zerofl_flwr.recommended import recommended_settings
 from zerofl_flwr.settings import ZeroFLSettings
@@ -297,6 +297,8 @@ def test_a_local_data_folder_becomes_absolute(
     assert settings.resolved().resolved() == settings.resolved()
     hub = RunSettings.from_mapping({"dataset": "uoft-cs/cifar10"})
     assert hub.resolved() is hub
+    (tmp_path / "digits").mkdir()
+    assert RunSettings().resolved().data.dataset == "digits"  # the embedded ones
 
 
 @pytest.mark.parametrize(

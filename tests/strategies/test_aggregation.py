@@ -28,8 +28,8 @@ from flwr.server.strategy import (
 
 from strategies import ZeroFL
 from strategies.aggregation import Aggregation
-from strategies.cohort import Member
 from strategies.downlink import GlobalModel
+from strategies.member import Member
 from strategies.replies import Failure, Reply, ReplyChecker
 from tests.strategies.federation import (
     Honest,

@@ -7,31 +7,17 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from flwr.common import (
-    Code,
-    EvaluateIns,
-    FitIns,
-    FitRes,
-    GetParametersIns,
-    GetPropertiesIns,
-    GetPropertiesRes,
-    Parameters,
-    ReconnectIns,
-    Scalar,
-    Status,
-)
+from flwr.common import Code, Status
 from flwr.server.client_manager import SimpleClientManager
 from flwr.server.client_proxy import ClientProxy
 from flwr.server.criterion import Criterion
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strategies.cohort import Cohort, Member, MemberFailedError, Purpose
+from strategies.cohort import Cohort, Purpose
 from strategies.metering import Meter
 from tests.strategies.federation import Node, managed, partition_of
-from zerofl_flwr.errors import ClientFailedError, SettingsError
-
-NOTHING = FitIns(Parameters([], ""), {})
+from zerofl_flwr.errors import SettingsError
 
 
 def partitions(clients: Sequence[ClientProxy]) -> list[int]:
@@ -165,12 +151,6 @@ def test_a_node_that_came_back_between_two_rounds_is_asked_again() -> None:
     assert cohort.members()[1].proxy is new
 
 
-def test_two_nodes_with_one_partition_are_refused_by_name() -> None:
-    manager = managed([Node(0, cid="11"), Node(3, cid="22"), Node(3, cid="33")])
-    with pytest.raises(SettingsError, match=r"nodes 22 and 33 .* partition 3"):
-        Cohort(0).at(manager, 1, "fit")
-
-
 @pytest.mark.parametrize(
     "node",
     [
@@ -185,46 +165,6 @@ def test_a_node_without_partition_id_goes_by_its_node_id(
     cohort = Cohort(0).at(managed([Node(0, cid="11"), node]), 1, "fit")
     assert partitions(cohort.members()) == [0, 77]
     assert "node 77 tells no partition-id" in flower_log.text
-
-
-@pytest.mark.parametrize("identity", [-1, True, "3", 3.0, b"3"])
-def test_other_partition_ids_are_refused(identity: Scalar) -> None:
-    with pytest.raises(SettingsError, match=r"node 77 tells partition-id .*; expected 0, 1"):
-        Cohort(0).at(managed([Node(identity, cid="77")]), 1, "fit")
-
-
-def test_a_node_that_fails_to_answer_is_named() -> None:
-    class Broken(Node):
-        def get_properties(
-            self, ins: GetPropertiesIns, timeout: float | None, group_id: int | None
-        ) -> GetPropertiesRes:
-            raise ValueError("its disk is full")
-
-    with pytest.raises(ClientFailedError, match=r"node 77 did not tell .*: its disk is full"):
-        Cohort(0).at(managed([Broken(0, cid="77")]), 1, "fit")
-
-
-def test_a_node_that_fails_to_answer_sits_out_and_is_asked_again(
-    flower_log: pytest.LogCaptureFixture,
-) -> None:
-    class Recovering(Node):
-        calls = 0
-
-        def get_properties(
-            self, ins: GetPropertiesIns, timeout: float | None, group_id: int | None
-        ) -> GetPropertiesRes:
-            self.calls += 1
-            if self.calls == 1:
-                raise ValueError("still starting")
-            return super().get_properties(ins, timeout, group_id)
-
-    late = Recovering(2, cid="77")
-    manager = managed([Node(0), Node(1), late])
-    cohort = Cohort(0).at(manager, 1, "fit")
-    assert partitions(cohort.sample(2)) == [0, 1]
-    assert late.calls == 1
-    assert "node 77 did not tell its properties: still starting" in flower_log.text
-    assert partitions(cohort.at(manager, 2, "fit").members()) == [0, 1, 2]
 
 
 def test_a_cohort_without_a_manager_is_an_error() -> None:
@@ -249,55 +189,6 @@ def test_only_the_sampled_are_metered_and_only_in_their_round() -> None:
     assert metered == chosen
     cohort.at(manager, 1, "evaluate")
     assert [member.meter for member in cohort.members()] == [None] * 6
-
-
-def test_members_forward_every_call() -> None:
-    def train(ins: FitIns) -> FitRes:
-        assert ins is NOTHING
-        return result
-
-    result = FitRes(Status(Code.OK, ""), Parameters([], ""), 1, {})
-    node = Node(3, train, cid="33")
-    member = Member(node, 3)
-    assert (member.cid, member.node_id, str(member)) == ("33", 0, "client 3")
-    assert member.properties is node.properties
-    assert member.fit(NOTHING, None, None) is result
-    assert member.evaluate(EvaluateIns(Parameters([], ""), {}), None, None).loss == 33
-    asked = member.get_properties(GetPropertiesIns({}), None, None)
-    assert asked.properties == {"partition-id": 3}
-    assert member.get_parameters(GetParametersIns({}), None, None).parameters.tensors
-    assert member.reconnect(ReconnectIns(None), None, None).reason == ""
-
-
-@pytest.mark.parametrize(
-    ("error", "reason"), [(ValueError("no disk"), "no disk"), (TimeoutError(), "TimeoutError")]
-)
-def test_errors_carry_the_clients_name(error: Exception, reason: str) -> None:
-    def train(ins: FitIns) -> FitRes:
-        raise error
-
-    member = Member(Node(3, train), 3)
-    with pytest.raises(MemberFailedError) as caught:
-        member.fit(NOTHING, None, None)
-    assert str(caught.value) == f"client 3: {reason}"
-    assert (caught.value.partition_id, caught.value.reason) == (3, reason)
-    assert isinstance(caught.value, ClientFailedError)
-    assert caught.value.__cause__ is error
-
-
-def test_a_node_that_comes_back_under_another_id_replaces_the_old_one(
-    flower_log: pytest.LogCaptureFixture,
-) -> None:
-    manager = managed([Node(0, cid="10"), Node(1, cid="11")])
-    cohort = Cohort(0).at(manager, 1, "fit")
-    manager.register(Node(1, cid="12"))  # node 11 is still listed
-    told = []
-    for server_round in (2, 3):
-        members = cohort.at(manager, server_round, "fit").members()
-        assert [(member.partition_id, member.cid) for member in members] == [(0, "10"), (1, "12")]
-        told.append(flower_log.text)
-    assert "node 12 takes the place of node 11, which held partition 1" in told[0]
-    assert told[0] == told[1]
 
 
 def test_drawing_again_in_a_round_gives_others_and_repeats_by_seed() -> None:

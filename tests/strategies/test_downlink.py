@@ -128,6 +128,22 @@ def test_layers_have_positions_for_names_until_a_reply_names_them() -> None:
     assert global_model.masked == [0, 2]
 
 
+def test_the_first_client_that_masks_other_layers_is_named_once(
+    flower_log: pytest.LogCaptureFixture,
+) -> None:
+    model = toy()
+    global_model = loaded(model)  # masks conv.weight and fc.weight
+    global_model.learn(model.names, [2, 0], sender="client 1")
+    global_model.learn(model.names, [], sender="client 2")
+    assert "masks" not in flower_log.text
+    global_model.learn(model.names, [0, 1], sender="client 3")
+    assert "client 3 masks conv.bias besides, and does not mask fc.weight," in flower_log.text
+    told = flower_log.text
+    global_model.learn(model.names, [0, 1, 2], sender="client 4")
+    assert flower_log.text == told
+    assert global_model.masked == [0, 2]
+
+
 def test_a_model_that_was_never_loaded_can_go_out() -> None:
     model = thinned(toy(width=50), 0.1)
     arrays, _ = received(GlobalModel(sparse_downlink=True).downlink(model.parameters, plan(1)))

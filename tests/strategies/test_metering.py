@@ -15,7 +15,7 @@ from flwr.compat.common import recorddict_compat as compat
 from flwr.server.strategy import FedAvg, FedProx
 
 from strategies import ZeroFL, metering
-from strategies.cohort import Member
+from strategies.member import Member
 from strategies.metering import Meter, Traffic, message_bytes
 from tests.strategies.federation import OK, Node, honest_nodes, managed, play, toy
 

@@ -11,7 +11,7 @@ import pytest
 from flwr.common import Code, FitRes, Status, ndarrays_to_parameters
 from numpy.typing import NDArray
 
-from strategies.cohort import Member, MemberFailedError
+from strategies.member import Member, MemberFailedError
 from strategies.replies import (
     MAX_EXAMPLES,
     Refusal,

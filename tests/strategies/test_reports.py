@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from flwr.common import FitIns, FitRes, Parameters, Scalar
 
-from strategies.cohort import Member
 from strategies.mask_report import LayerReport
+from strategies.member import Member
 from strategies.metering import Meter, message_bytes
 from strategies.replies import Refusal, Reply
 from strategies.reports import ClientReport, RoundReport, client_reports
@@ -95,10 +95,23 @@ def test_a_round_without_good_replies_or_layers() -> None:
     metrics = report.metrics()
     assert report.good == []
     assert (metrics["replies"], metrics["failures"]) == (0, 1)
-    unknown = [metrics[name] for name in ("train_loss", "nonzero_ratio", "mask_overlap")]
-    np.testing.assert_equal(unknown, [math.nan] * 3)
+    names = ("train_loss", "train_seconds", "nonzero_ratio", "mask_overlap")
+    np.testing.assert_equal([metrics[name] for name in names], [math.nan] * 4)
 
 
-def test_one_client_that_keeps_its_loss_to_itself_makes_the_mean_unknown() -> None:
-    report = RoundReport(PLAN, [client(0, 10, 1.0), client(1, 30, math.nan)], [])
-    assert math.isnan(report.train_loss)
+def test_clients_that_do_not_tell_are_left_out_of_the_figures() -> None:
+    silent = ClientReport(1, 30, 100, 10, math.nan, math.nan)
+    clients = [client(0, 10, 1.0), silent, client(2, 30, 2.0)]
+    report = RoundReport(PLAN, clients, [])
+    assert (report.train_loss, report.train_seconds) == (1.75, 3.0)
+    np.testing.assert_equal(report.metrics()["replies"], 3)
+    unknown = RoundReport(PLAN, [silent], [])
+    assert math.isnan(unknown.train_loss)
+    assert math.isnan(unknown.train_seconds)
+
+
+def test_a_client_may_tell_one_figure_and_not_the_other() -> None:
+    no_seconds = ClientReport(0, 10, 100, 10, math.nan, 1.0)
+    no_loss = ClientReport(1, 30, 100, 10, 2.5, math.nan)
+    report = RoundReport(PLAN, [no_seconds, no_loss], [])
+    assert (report.train_loss, report.train_seconds) == (1.0, 2.5)

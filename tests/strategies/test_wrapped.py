@@ -13,7 +13,7 @@ from flwr.server.client_proxy import ClientProxy
 from flwr.server.strategy import FedAvg, Krum, Strategy
 
 from strategies import ZeroFL
-from strategies.cohort import Member
+from strategies.member import Member
 from strategies.replies import Failure, Reply
 from strategies.wrapped import (
     aggregate_each,

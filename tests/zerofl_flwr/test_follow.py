@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -78,6 +79,18 @@ def test_known_patterns_win_over_the_top_of_the_weights() -> None:
     assert settings_of(net)[-1] == [[True, False, False, False], [False, False, False, True]]
     with pytest.raises(PayloadError, match=r"server, layer 1\.weight, field encoding: .*pattern"):
         apply_plan(net, FROZEN, {"other": np.array([1])})
+
+
+def test_a_masked_layer_that_is_not_frozen_keeps_following_its_top_k() -> None:
+    net = sparsify(nn.Sequential(*(nn.Linear(4, 4) for _ in range(4))), 0.5)
+    layers = sparse_layers(net)
+    assert list(layers) == ["1", "2"]
+    apply_plan(net, FROZEN, {"2.weight": np.array([3])})
+    assert layers["1"].frozen_mask is None
+    assert layers["1"].swat.weights.sparsity == Decimal("0.5")
+    mask = layers["2"].frozen_mask
+    assert mask is not None
+    assert mask.flatten().nonzero().tolist() == [[3]]
 
 
 def test_a_model_that_is_not_sparse_is_named_as_such() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from flwr.app import Context, Error, Message, MessageType, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MessageType, RecordDict
 from flwr.client import Client, NumPyClient
 from flwr.common import (
     Code,
@@ -141,3 +141,36 @@ def test_an_error_from_further_down_passes_through(kind: str) -> None:
     context = Context(1, 9, {"partition-id": 4}, RecordDict(), {})
     reply = sparse_uplink()(instruction(content, kind), context, broken)
     assert reply.error.reason == "out of memory"
+
+
+def message_api_records() -> RecordDict:
+    return RecordDict({"arrays": ArrayRecord(BEFORE), "config": ConfigRecord({"lr": 0.1})})
+
+
+@pytest.mark.parametrize(
+    ("kind", "record"),
+    [(MessageType.TRAIN, "fitins.parameters"), (MessageType.EVALUATE, "evaluateins.parameters")],
+)
+def test_a_message_for_another_api_is_refused(kind: str, record: str) -> None:
+    def app(message: Message, context: Context) -> Message:
+        raise AssertionError("the message must not come this far")
+
+    context = Context(1, 9, {}, RecordDict(), {})
+    expected = rf"a {kind} message without the record '{record}': .* classic clients"
+    with pytest.raises(SettingsError, match=expected):
+        sparse_uplink()(instruction(message_api_records(), kind), context, app)
+
+
+@pytest.mark.parametrize("kind", [MessageType.TRAIN, MessageTypeLegacy.GET_PROPERTIES])
+def test_a_reply_of_another_api_is_refused(kind: str) -> None:
+    def app(message: Message, context: Context) -> Message:
+        return Message(message_api_records(), reply_to=message)
+
+    if kind == MessageType.TRAIN:
+        ins = FitIns(ndarrays_to_parameters(BEFORE), PLAN.to_config())  # type: ignore[arg-type]
+        content = compat.fitins_to_recorddict(ins, True)
+    else:
+        content = compat.getpropertiesins_to_recorddict(GetPropertiesIns({}))
+    context = Context(1, 9, {"partition-id": 4}, RecordDict(), {})
+    with pytest.raises(SettingsError, match=r"a reply to a .* without the record .* classic"):
+        sparse_uplink()(instruction(content, kind), context, app)

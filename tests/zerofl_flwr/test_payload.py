@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -24,11 +25,14 @@ from zerofl_flwr.payload import (
     Values,
     decode,
     encode,
-    payload_nbytes,
 )
 from zerofl_flwr.topk import count_kept, topk_indices
 
 FLOAT32 = np.dtype("float32")
+
+
+def nbytes_of(arrays: Sequence[NDArray[Any]]) -> int:
+    return sum(array.nbytes for array in arrays)
 
 
 def to_npy(array: NDArray[Any]) -> bytes:
@@ -166,13 +170,13 @@ def test_dense_is_chosen_once_csr_is_not_smaller() -> None:
         sparse = SparseArray.from_indices(range(kept), np.ones(kept, np.float32), (2, 8))
         arrays = encode([Entry("w", sparse)])
         assert header_of(arrays)["layers"][0]["encoding"] == encoding
-        assert payload_nbytes(arrays[1:]) == (63 if encoding == "csr" else 64)
+        assert nbytes_of(arrays[1:]) == (63 if encoding == "csr" else 64)
         [entry] = decode(arrays, [TensorSpec((2, 8), FLOAT32)], sender="client 0").entries
         assert entry.sparse
         assert dense(entry.data).tobytes() == sparse.to_dense().tobytes()
         forced = encode([Entry("w", sparse)], force_csr=True)
         assert header_of(forced)["layers"][0]["encoding"] == "csr"
-    assert payload_nbytes(forced[1:]) == 13 * 5 + 3
+    assert nbytes_of(forced[1:]) == 13 * 5 + 3
 
 
 def test_a_true_dense_layer_is_told_from_a_zero_filled_one() -> None:
@@ -196,8 +200,8 @@ def test_bytes_of_a_large_convolution(keep: str, kept: int, csr_bytes: int) -> N
     sparse = SparseArray.from_indices(positions, weights.reshape(-1)[positions], shape)
     arrays = encode([Entry("w", sparse)])
     assert [array.dtype.name for array in arrays] == ["uint8", "float32", "uint16", "uint32"]
-    assert payload_nbytes(arrays[1:]) == kept * 6 + 513 * 4 == csr_bytes
-    assert payload_nbytes(arrays) == csr_bytes + arrays[0].nbytes
+    assert nbytes_of(arrays[1:]) == kept * 6 + 513 * 4 == csr_bytes
+    assert nbytes_of(arrays) == csr_bytes + arrays[0].nbytes
     assert arrays[0].nbytes < 200
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -35,11 +36,51 @@ def test_the_ramp_is_as_long_as_the_run_asks_for(rounds: int, ramp: int) -> None
     [
         {"sparsity_schedule": "constant"},
         {"sparsity_rounds": 0},
+        {"sparsity_schedule": "constant", "sparsity_rounds": 0, "sparsity_start": None},
         {"sparsity_schedule": "linear", "sparsity_start": 0.0, "sparsity_rounds": 7},
     ],
 )
-def test_any_setting_of_the_ramp_replaces_it(ramp: dict[str, Any]) -> None:
+def test_no_ramp_and_another_whole_ramp_are_left_as_they_are(ramp: dict[str, Any]) -> None:
     assert recommended_settings(100, **ramp) == ZeroFLSettings(aggregation="senders", **ramp)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"sparsity_start": 0.5}, ("cubic", 0.5, 60)),
+        ({"sparsity_start": 0.0}, ("cubic", 0.0, 60)),
+        ({"sparsity_rounds": 5}, ("cubic", 0.3, 5)),
+        ({"sparsity_schedule": "linear"}, ("linear", 0.3, 60)),
+        ({"sparsity_schedule": "linear", "sparsity_rounds": 9}, ("linear", 0.3, 9)),
+        ({"sparsity_start": 0.5, "sparsity_rounds": 9}, ("cubic", 0.5, 9)),
+        ({"sparsity_start": None, "sparsity_rounds": 9}, ("cubic", 0.3, 9)),
+        # Asked for, so there is a ramp, even one that falls.
+        ({"sparsity_start": 0.5, "sparsity": 0.2}, ("cubic", 0.5, 60)),
+        ({"sparsity_rounds": 5, "sparsity": 0.3}, ("cubic", 0.3, 5)),
+    ],
+)
+def test_what_is_missing_of_a_ramp_is_filled_in(
+    given: dict[str, Any], expected: tuple[str, float, int]
+) -> None:
+    settings = recommended_settings(100, **given)
+    ramp = (settings.sparsity_schedule, settings.sparsity_start, settings.sparsity_rounds)
+    assert ramp == expected
+    assert settings.plan(100).sparsity == given.get("sparsity", 0.95)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"sparsity_schedule": "constant", "sparsity_start": 0.5}, "constant schedule takes"),
+        ({"sparsity_schedule": "cubic", "sparsity_rounds": 0}, "needs start and rounds >= 1"),
+        ({"sparsity_schedule": "cubical"}, "did you mean 'cubic'"),
+        ({"sparsity_rounds": "5"}, "rounds of a schedule must be an int"),
+        ({"sparsity_start": 1.5}, "start of a schedule must lie between 0 and 1"),
+    ],
+)
+def test_a_ramp_that_contradicts_itself_is_refused(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        recommended_settings(100, **given)
 
 
 def test_all_other_options_are_kept() -> None:
@@ -74,6 +115,9 @@ def test_a_ramp_ends_before_its_mask_is_frozen() -> None:
     assert settings.sparsity_rounds == 21
     assert settings.plan(21).frozen
     assert settings.plan(21).sparsity == 0.95
+    assert recommended_settings(100, freeze_mask_after_round=20, sparsity_start=0.5) == replace(
+        settings, sparsity_start=0.5
+    )
 
 
 @pytest.mark.parametrize("rounds", [0, -1, 2.5, True, "10"])

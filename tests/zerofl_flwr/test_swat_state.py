@@ -62,6 +62,36 @@ def test_a_change_that_escapes_the_version_counter_is_seen() -> None:
     assert first.tolist() == [0, 4]  # torch would let a backward pass through this one go on
 
 
+@pytest.mark.parametrize("frozen", [False, True])
+@pytest.mark.parametrize("timing", [EXACT, REFRESH, REUSE])
+def test_a_single_value_of_a_large_weight_written_through_data_is_seen(
+    timing: Timing, frozen: bool
+) -> None:
+    state = make_state()
+    weight = torch.nn.Parameter(torch.arange(1.0, 1001.0))
+    mask = weight > 400 if frozen else None
+    state.masked_weight(weight, None, REFRESH)
+    first = state.masked_weight(weight, mask, timing)
+    assert first[776] == 777
+    version = weight._version
+    weight.data[776] = 2000.0
+    assert weight._version == version
+    second = state.masked_weight(weight, mask, timing)
+    assert second[776] == 2000
+    assert torch.equal(first.nonzero(), second.nonzero())
+    assert first[776] == 777
+
+
+def test_exact_masks_are_made_anew_after_others() -> None:
+    state = make_state()
+    weight = torch.tensor([1.0, 4.0, 2.0, 3.0])
+    first = state.masked_weight(weight, None, EXACT)
+    assert state.masked_weight(weight, torch.tensor([True] * 4), EXACT).tolist() == [1, 4, 2, 3]
+    again = state.masked_weight(weight, None, EXACT)
+    assert again is not first
+    assert again.tolist() == first.tolist() == [0, 4, 0, 3]
+
+
 def test_another_tensor_is_seen() -> None:
     state = make_state()
     weight = torch.nn.Parameter(torch.tensor([1.0, 4.0]))

@@ -24,7 +24,6 @@ from zerofl_flwr.topk import (
     exact_fraction,
     topk_indices,
     topk_mask,
-    topk_threshold,
 )
 
 FLOATS = [np.float16, np.float32, np.float64]
@@ -81,8 +80,6 @@ def test_mask_and_threshold_agree_with_a_sort(case: tuple[NDArray[Any], int]) ->
         assert mask.flatten().nonzero().flatten().tolist() == expected
     magnitudes = sorted((abs(float(value)) for value in values.flatten()), reverse=True)
     threshold = magnitudes[k - 1] if k else math.inf
-    assert topk_threshold(values, k) == threshold
-    assert topk_threshold(tensor, k) == threshold
     assert topk._device_threshold(tensor, k) == threshold
 
 
@@ -108,7 +105,6 @@ def test_large_arrays_agree_with_a_sort(kind: str, keep: str) -> None:
     k = count_kept(size, keep)
     expected = np.sort(np.argsort(-np.abs(values), kind="stable")[:k])
     np.testing.assert_array_equal(topk_indices(values, k), expected)
-    assert topk_threshold(values, k) == np.sort(np.abs(values))[size - k]
 
 
 @pytest.mark.parametrize("nonzeros", [0, 1, 2_000, 3_999, 4_000, 4_001, 8_000, 40_000])
@@ -147,7 +143,6 @@ def test_values_are_left_unchanged() -> None:
 def test_bfloat16_tensors_and_tensors_with_gradients() -> None:
     tensor = torch.tensor([0.5, -2.0, 1.0], dtype=torch.bfloat16, requires_grad=True)
     assert topk_mask(tensor, 1).tolist() == [False, True, False]
-    assert topk_threshold(tensor, 2) == 1.0
     assert as_numpy(tensor).dtype == np.float32
 
 
@@ -168,7 +163,6 @@ def test_empty_and_scalar() -> None:
     assert topk_indices(np.array(2.0, np.float32), 1).tolist() == [0]
     assert topk_mask(torch.empty(0, 3), 0).shape == (0, 3)
     assert topk_mask(torch.tensor(2.0), 1).item() is True
-    assert topk_threshold(np.empty(0), 0) == math.inf
 
 
 def test_infinity_ranks_first() -> None:
@@ -184,7 +178,6 @@ def test_nan_is_an_error(dtype: type, size: int) -> None:
     for select in (
         lambda: topk_indices(values, 2),
         lambda: topk_indices(values, size),
-        lambda: topk_threshold(values, 2),
         lambda: topk_mask(tensor, 2),
         lambda: topk._device_mask(tensor, 2),
     ):
@@ -198,8 +191,6 @@ def test_count_out_of_range_is_an_error(k: int) -> None:
     values = np.ones(3)
     with pytest.raises(SelectionError, match=f"cannot keep {k} of 3"):
         topk_indices(values, k)
-    with pytest.raises(SelectionError, match=f"cannot keep {k} of 3"):
-        topk_threshold(values, k)
     with pytest.raises(SelectionError, match=f"cannot keep {k} of 3"):
         topk._device_threshold(torch.ones(3), k)
 

@@ -13,7 +13,13 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from zerofl_flwr.errors import ClientFailedError, SettingsError
 from zerofl_flwr.sparsify import sparsify
-from zerofl_flwr.training import TrainingSettings, evaluate, seed_of, train_locally
+from zerofl_flwr.training import (
+    TrainingSettings,
+    _repeatable_convolutions,
+    evaluate,
+    seed_of,
+    train_locally,
+)
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 
@@ -247,6 +253,32 @@ def test_evaluation_uses_the_sparse_weights() -> None:
     sparse = torch.tensor([[1.0, 0.0], [0.0, -2.0]])
     assert outcome.loss == pytest.approx(float(F.cross_entropy(inputs @ sparse.T, labels)))
     assert outcome.loss != pytest.approx(float(F.cross_entropy(inputs @ dense.T, labels)))
+
+
+@pytest.mark.parametrize("before", [(False, True), (True, False), (False, False)])
+def test_cudnn_is_held_to_repeatable_convolutions_and_let_go(
+    before: tuple[bool, bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cudnn = torch.backends.cudnn
+    monkeypatch.setattr(cudnn, "deterministic", before[0])
+    monkeypatch.setattr(cudnn, "benchmark", before[1])
+
+    def failing() -> None:
+        with _repeatable_convolutions():
+            assert (cudnn.deterministic, cudnn.benchmark) == (True, False)
+            raise ValueError("diverged")
+
+    with pytest.raises(ValueError, match="diverged"):
+        failing()
+    assert (cudnn.deterministic, cudnn.benchmark) == before
+    noted = []
+
+    def noting(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        noted.append((cudnn.deterministic, cudnn.benchmark))
+        return F.cross_entropy(outputs, labels)
+
+    train_locally(nn.Linear(4, 3), shuffled(), TrainingSettings(), seed=1, loss_function=noting)
+    assert set(noted) == {before}  # there is no cuDNN on a CPU
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
