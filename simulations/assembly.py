@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property, lru_cache
+from collections.abc import Callable, Sequence
+from functools import lru_cache
 
 import torch
 from flwr.app import Context
@@ -21,14 +21,8 @@ from flwr.server.strategy import (
     Strategy,
 )
 from torch import nn
-from torch.utils.data import (
-    BatchSampler,
-    DataLoader,
-    RandomSampler,
-    SequentialSampler,
-    TensorDataset,
-)
 
+from simulations.batches import LazyBatches, batches
 from simulations.data import load_data
 from simulations.models import build_model
 from simulations.recorded import RecordedStrategy
@@ -103,59 +97,6 @@ def make_server_components(settings: RunSettings, recorder: Recorder) -> ServerA
     return ServerAppComponents(
         strategy=recorded, config=ServerConfig(num_rounds=remaining, round_timeout=None)
     )
-
-
-class LazyBatches:
-    """Batches that are made when they are first iterated.
-
-    Parameters
-    ----------
-    make : callable
-        Returns the batches; called once.
-    """
-
-    def __init__(self, make: Callable[[], Batches]) -> None:
-        self._make = make
-
-    @cached_property
-    def made(self) -> Batches:
-        """The batches themselves."""
-        return self._make()
-
-    def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Iterate one epoch."""
-        return iter(self.made)
-
-
-def batches(dataset: TensorDataset, batch_size: int, *, shuffle: bool = False) -> Batches:
-    """Iterate a tensor data set in batches, each cut out by one indexing operation.
-
-    A shuffled epoch, which is one of training, does not end in a batch of one sample.
-    """
-    if shuffle:
-        groups: BatchSampler = _NoLoneSample(RandomSampler(dataset), batch_size, drop_last=False)
-    else:
-        groups = BatchSampler(SequentialSampler(dataset), batch_size, drop_last=False)
-    return DataLoader(dataset, sampler=groups, batch_size=None)
-
-
-class _NoLoneSample(BatchSampler):
-    """Adds a last batch of one sample to the batch before it.
-
-    BatchNorm cannot train on one value a channel, which is what one sample leaves of small images.
-    """
-
-    def __iter__(self) -> Iterator[list[int]]:
-        groups = list(super().__iter__())
-        if len(groups) > 1 and len(groups[-1]) == 1 < self.batch_size:
-            lone = groups.pop()
-            groups[-1] = groups[-1] + lone
-        yield from groups
-
-    def __len__(self) -> int:
-        """Count the batches of an epoch."""
-        batches, rest = super().__len__(), len(self.sampler) % self.batch_size  # type: ignore[arg-type]
-        return batches - 1 if batches > 1 and rest == 1 else batches
 
 
 def initial_arrays(settings: RunSettings) -> NDArrays:

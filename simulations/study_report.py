@@ -15,7 +15,8 @@ from rich.markup import escape
 
 from simulations.report import PICTURES, compare_accuracy, summary_table, to_markdown
 from simulations.settings import read_config
-from simulations.study import DATASET_HELP, StudyRun, read_grid, slug
+from simulations.study import DATASET_HELP
+from simulations.study_grid import StudyRun, read_grid, slug
 from zerofl_flwr.errors import DataError, LeanFlwrError
 
 _AXES = ("round", "megabytes", "seconds")

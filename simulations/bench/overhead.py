@@ -20,7 +20,8 @@ from flwr.server.strategy import FedAvg
 from flwr.simulation import run_simulation
 from torch import nn
 
-from simulations.assembly import batches, initial_arrays, make_client_app
+from simulations.assembly import initial_arrays, make_client_app
+from simulations.batches import batches
 from simulations.data import load_data
 from simulations.models import build_model
 from simulations.settings import RunSettings

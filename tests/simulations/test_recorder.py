@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 from rich.console import Console
 
@@ -17,46 +15,16 @@ from simulations.assembly import initial_arrays
 from simulations.checkpoint import Checkpoint
 from simulations.recorder import Recorder
 from simulations.settings import RunSettings, read_config
-from strategies.mask_report import LayerReport
-from strategies.reports import ClientReport, RoundReport
 from tests.simulations.parquet_folders import pictures, write_split
+from tests.simulations.played_rounds import contents, play, play_round, report_of, table
 from tests.simulations.small_runs import arrays_of, small
-from zerofl_flwr.errors import DataError, RoundFailedError, SettingsError
+from zerofl_flwr.errors import RoundFailedError, SettingsError
 
 
 @pytest.fixture(autouse=True)
 def no_plots(monkeypatch: pytest.MonkeyPatch) -> None:
     """Drawing takes seconds, and is tested on its own."""
     monkeypatch.setattr(recorder_module, "write_plots", lambda folder: [])
-
-
-def report_of(settings: RunSettings, server_round: int) -> RoundReport:
-    clients = [
-        ClientReport(2, 100, 5000, 1000, 1.5, 0.25),
-        ClientReport(5, 300, 5000, 3000, 0.5, 0.75),
-        ClientReport(6, 0, 5000, 0, math.nan, math.nan, "client 6:\n  out of memory"),
-    ]
-    layers = [LayerReport("fc1.weight", 4, 0.25, 0.5 if server_round > 1 else math.nan, 0.75)]
-    masks = {"fc1.weight": np.array([True, False, False, server_round > 1])}
-    return RoundReport(settings.zerofl.plan(server_round), clients, layers, masks)
-
-
-def play_round(recorder: Recorder, server_round: int, *, tested: bool = True) -> None:
-    recorder.aggregated(report_of(recorder.settings, server_round))
-    recorder.timed(2.5)
-    if tested:
-        recorder.tested(server_round, 1.5, {"accuracy": 0.5})
-    arrays = [array + np.float32(server_round) for array in initial_arrays(recorder.settings)]
-    recorder.finish_round(server_round, arrays, lambda: {"wrapped/x": np.array([server_round])})
-
-
-def play(recorder: Recorder, first: int, last: int) -> None:
-    for server_round in range(first, last + 1):
-        play_round(recorder, server_round)
-
-
-def table(folder: Path, name: str) -> pd.DataFrame:
-    return pd.read_csv(folder / f"{name}.csv")
 
 
 def test_a_new_folder_describes_the_run(tmp_path: Path) -> None:
@@ -219,10 +187,6 @@ def test_a_strategy_that_does_not_report_is_an_error(tmp_path: Path) -> None:
         recorder.finish_round(1, [], dict)
 
 
-def contents(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
-
-
 def test_a_resumed_recorder_ends_as_an_unbroken_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -292,84 +256,3 @@ def test_a_picture_that_fails_is_a_warning_and_the_run_is_finished(
     assert errors[-1].startswith("round 3/3")
     with pytest.raises(SettingsError, match="is finished: all 3 rounds"):
         Recorder.resume(tmp_path)
-
-
-def test_nobody_else_opens_a_folder_while_a_run_writes_it(tmp_path: Path) -> None:
-    message = f"{tmp_path} is being written by another run"
-    recorder = Recorder.create(tmp_path, small())
-    play(recorder, 1, 2)
-    before = contents(tmp_path)
-    with pytest.raises(SettingsError, match=message):
-        Recorder.resume(tmp_path)
-    with pytest.raises(SettingsError, match=message):
-        Recorder.create(tmp_path, small(seed=4), overwrite=True)
-    assert contents(tmp_path) == before
-    recorder.close()
-    resumed = Recorder.resume(tmp_path)
-    with pytest.raises(SettingsError, match=message):
-        Recorder.resume(tmp_path)
-    play(resumed, 3, 3)  # its last round ends the run
-    recorder.close()
-    Recorder.create(tmp_path, small(), overwrite=True)
-
-
-def test_a_folder_that_could_not_be_opened_is_free(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as patch:
-        patch.setattr(recorder_module, "load_data", lambda settings: 1 / 0)
-        with pytest.raises(ZeroDivisionError):
-            Recorder.create(tmp_path, small())
-    with pytest.raises(DataError, match="there is no checkpoint"):
-        Recorder.resume(tmp_path)
-    Recorder.create(tmp_path, small(), overwrite=True)
-
-
-def test_a_finished_run_is_not_resumed(tmp_path: Path) -> None:
-    play(Recorder.create(tmp_path, small()), 1, 3)
-    with pytest.raises(SettingsError, match="is finished: all 3 rounds"):
-        Recorder.resume(tmp_path)
-    assert table(tmp_path, "rounds")["round"].tolist() == [1, 2, 3]
-
-
-def test_a_folder_without_a_run_is_not_resumed(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"holds no run: it has no config\.toml"):
-        Recorder.resume(tmp_path)
-    Recorder.create(tmp_path, small()).close()
-    with pytest.raises(DataError, match="there is no checkpoint"):
-        Recorder.resume(tmp_path)
-
-
-def test_resuming_is_suggested_where_it_works(tmp_path: Path) -> None:
-    recorder = Recorder.create(tmp_path, small())
-    recorder.close()
-    other = "choose another folder, or pass --overwrite"
-    with pytest.raises(SettingsError, match=other):
-        Recorder.create(tmp_path, small())
-    play(recorder, 1, 2)
-    with pytest.raises(SettingsError, match="continue it with --resume, or pass --overwrite"):
-        Recorder.create(tmp_path, small())
-    play(recorder, 3, 3)
-    with pytest.raises(SettingsError, match=other):
-        Recorder.create(tmp_path, small())
-
-
-@pytest.mark.parametrize("name", ["config.toml", "rounds.csv", "model.npz", "plots/mine.png"])
-def test_a_folder_that_holds_anything_of_a_run_is_not_touched(tmp_path: Path, name: str) -> None:
-    (tmp_path / "plots").mkdir()
-    (tmp_path / name).write_text("precious")
-    with pytest.raises(SettingsError, match=f"holds a run already .{Path(name).name}."):
-        Recorder.create(tmp_path, small())
-    assert [path.name for path in tmp_path.rglob("*.*")] == [Path(name).name]
-    assert (tmp_path / name).read_text() == "precious"
-
-
-def test_overwriting_leaves_nothing_of_the_old_run_and_all_of_the_rest(tmp_path: Path) -> None:
-    play(Recorder.create(tmp_path, small()), 1, 3)
-    (tmp_path / "flower.log").write_text("old")
-    (tmp_path / "plots" / "accuracy.png").write_text("old")
-    (tmp_path / "notes.txt").write_text("mine")
-    Recorder.create(tmp_path, small(seed=4), overwrite=True)
-    names = sorted(path.name for path in tmp_path.rglob("*.*"))
-    assert names == [".lock", "config.toml", "environment.json", "notes.txt", "partitions.csv"]
-    assert read_config(tmp_path / "config.toml")["seed"] == 4

@@ -10,7 +10,7 @@ import typer
 from typer.testing import CliRunner
 
 from simulations import study_report
-from simulations.study import StudyRun, read_grid
+from simulations.study_grid import StudyRun, read_grid
 from simulations.study_report import finished_runs, write_report
 from tests.simulations.run_folders import drifting_masks, write_masks
 from zerofl_flwr.errors import DataError

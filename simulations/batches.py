@@ -1,0 +1,70 @@
+"""Batches of a partition: made when they are needed, cut out by one indexing operation each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import cached_property
+
+import torch
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    RandomSampler,
+    SequentialSampler,
+    TensorDataset,
+)
+
+from zerofl_flwr.training import Batches
+
+
+class LazyBatches:
+    """Batches that are made when they are first iterated.
+
+    Parameters
+    ----------
+    make : callable
+        Returns the batches; called once.
+    """
+
+    def __init__(self, make: Callable[[], Batches]) -> None:
+        self._make = make
+
+    @cached_property
+    def made(self) -> Batches:
+        """The batches themselves."""
+        return self._make()
+
+    def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Iterate one epoch."""
+        return iter(self.made)
+
+
+def batches(dataset: TensorDataset, batch_size: int, *, shuffle: bool = False) -> Batches:
+    """Iterate a tensor data set in batches, each cut out by one indexing operation.
+
+    A shuffled epoch, which is one of training, does not end in a batch of one sample.
+    """
+    if shuffle:
+        groups: BatchSampler = _NoLoneSample(RandomSampler(dataset), batch_size, drop_last=False)
+    else:
+        groups = BatchSampler(SequentialSampler(dataset), batch_size, drop_last=False)
+    return DataLoader(dataset, sampler=groups, batch_size=None)
+
+
+class _NoLoneSample(BatchSampler):
+    """Adds a last batch of one sample to the batch before it.
+
+    BatchNorm cannot train on one value a channel, which is what one sample leaves of small images.
+    """
+
+    def __iter__(self) -> Iterator[list[int]]:
+        groups = list(super().__iter__())
+        if len(groups) > 1 and len(groups[-1]) == 1 < self.batch_size:
+            lone = groups.pop()
+            groups[-1] = groups[-1] + lone
+        yield from groups
+
+    def __len__(self) -> int:
+        """Count the batches of an epoch."""
+        batches, rest = super().__len__(), len(self.sampler) % self.batch_size  # type: ignore[arg-type]
+        return batches - 1 if batches > 1 and rest == 1 else batches

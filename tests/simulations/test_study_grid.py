@@ -1,0 +1,170 @@
+"""A grid of methods and seeds, and what is wrong with it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simulations import study
+from simulations.study_grid import read_grid, slug
+from tests.simulations.grids import METHODS, write_grid
+from tests.simulations.small_runs import small
+from zerofl_flwr.errors import SettingsError
+
+
+@pytest.mark.parametrize(
+    ("name", "folder"),
+    [
+        ("FedAvg, dense", "fedavg-dense"),
+        ("top-k-weights, r = .2", "top-k-weights-r-.2"),
+        ("SWAT-in-FL (r = sp)", "swat-in-fl-r-sp"),
+        ("../../etc", "etc"),
+        ("Ünïcode & more", "n-code-more"),
+    ],
+)
+def test_a_methods_name_becomes_a_folder(name: str, folder: str) -> None:
+    assert slug(name) == folder
+
+
+def test_a_grid_is_one_run_per_method_and_seed_first_seeds_first(tmp_path: Path) -> None:
+    runs = read_grid(write_grid(tmp_path), tmp_path / "out")
+    assert [(run.method, run.seed) for run in runs] == [
+        ("Dense, FedAvg", 3),
+        ("r = .2 [ours]", 3),
+        ("Dense, FedAvg", 4),
+    ]
+    assert [str(run.folder.relative_to(tmp_path / "out")) for run in runs] == [
+        "dense-fedavg/seed-3",
+        "r-.2-ours/seed-3",
+        "dense-fedavg/seed-4",
+    ]
+    tiny = {"num_clients": 4, "clients_per_round": 2, "rounds": 1}
+    assert runs[0].settings == small(sparsity=0.0, mask_ratio=0.0, seed=3, **tiny)
+    assert runs[1].settings == small(seed=3, **tiny)
+    assert runs[2].settings.seed == 4
+
+
+@pytest.mark.parametrize(
+    ("grid", "message"),
+    [
+        ({"method": METHODS}, "the key 'base' is missing"),
+        ({"base": "base.toml"}, "the key 'method' is missing"),
+        ({"base": 3, "method": METHODS}, "base is 3; expected a str"),
+        ({"base": "base.toml", "method": {"name": "x"}}, "expected a list"),
+        ({"base": "base.toml", "method": ["x"]}, "must be [[method]] entries, got 'x'"),
+        ({"base": "base.toml", "methods": METHODS}, "unknown key 'methods'; did you mean 'method'"),
+        ({"base": "base.toml", "method": [{"seeds": [1]}]}, "the key 'name' is missing"),
+        ({"base": "base.toml", "method": [{"name": "x"}]}, "the key 'seeds' is missing"),
+        (
+            {"base": "base.toml", "method": [{"name": "x", "seeds": [1], "setting": {}}]},
+            "unknown key 'setting'; did you mean 'settings'",
+        ),
+        (
+            {"base": "base.toml", "method": [{"name": "x", "seeds": [1], "settings": 3}]},
+            "settings is 3; expected a dict",
+        ),
+        (
+            {"base": "base.toml", "method": [{"name": "x", "seeds": ["one"]}]},
+            "method 'x', seed one: seed is 'one'; expected a int",
+        ),
+        (
+            {
+                "base": "base.toml",
+                "method": [{"name": "x", "seeds": [1], "settings": {"sparstiy": 0.9}}],
+            },
+            "method 'x', seed 1: unknown setting 'sparstiy'; did you mean 'sparsity'",
+        ),
+        (
+            {
+                "base": "base.toml",
+                "method": [{"name": "A b", "seeds": [1]}, {"name": "a, B", "seeds": [1]}],
+            },
+            "'A b' and 'a, B' share the folder a-b/seed-1",
+        ),
+        (
+            {"base": "base.toml", "method": [{"name": "x", "seeds": [1, 1]}]},
+            "'x' and 'x' share the folder x/seed-1",
+        ),
+        ({"base": "none.toml", "method": METHODS}, "there is no config file"),
+        (
+            {"base": "base.toml", "method": METHODS, "figures": []},
+            "unknown key 'figures'; did you mean 'figure'",
+        ),
+    ],
+)
+def test_a_grid_that_cannot_work_is_refused(
+    tmp_path: Path, grid: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(SettingsError) as caught:
+        read_grid(write_grid(tmp_path, grid), tmp_path / "out")
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("figures", "message"),
+    [
+        ({"name": "all"}, "figure is {'name': 'all'}; expected a list"),
+        (["all"], "'figure' must be [[figure]] entries, got 'all'"),
+        ([{"methods": []}], "the key 'name' is missing"),
+        ([{"name": "all"}], "the key 'methods' is missing"),
+        ([{"name": "all", "methods": "x"}], "methods is 'x'; expected a list"),
+        (
+            [{"name": "all", "methods": [], "axis": "round"}],
+            "unknown key 'axis'",
+        ),
+        (
+            [{"name": "all", "methods": ["Dense, FedAvg", "Dense FedAvg"]}],
+            "figure 'all': unknown method 'Dense FedAvg'; did you mean 'Dense, FedAvg'?",
+        ),
+        ([{"name": "all", "methods": [["r"]]}], "figure 'all': unknown method \"['r']\""),
+        ([{"name": "all", "methods": []}] * 2, "two figures are called 'all'"),
+        ([{"name": "../all", "methods": []}], "'../all', which names no file"),
+        ([{"name": "", "methods": []}], "'', which names no file"),
+    ],
+)
+def test_a_figure_that_cannot_be_drawn_is_refused_before_anything_runs(
+    tmp_path: Path, figures: Any, message: str
+) -> None:
+    grid = {"base": "base.toml", "method": METHODS, "figure": figures}
+    with pytest.raises(SettingsError) as caught:
+        read_grid(write_grid(tmp_path, grid), tmp_path / "out")
+    assert message in str(caught.value)
+
+
+def test_masks_of_an_unknown_method_are_refused_before_anything_runs(tmp_path: Path) -> None:
+    grid = {"base": "base.toml", "method": METHODS, "masks": ["Dense FedAvg"]}
+    with pytest.raises(SettingsError, match="masks: unknown method 'Dense FedAvg'; did you mean"):
+        read_grid(write_grid(tmp_path, grid), tmp_path / "out")
+
+
+def test_the_grids_that_come_with_the_package_can_be_read_anywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conf = Path(study.__file__).parent / "conf"
+    grids = sorted(conf.glob("*-grid.toml"))
+    assert grids
+    monkeypatch.chdir(tmp_path)
+    for grid in grids:
+        runs = read_grid(grid, Path("out"))
+        assert len(runs) > 1
+        assert {run.settings.data.dataset for run in runs} == {"zalando-datasets/fashion_mnist"}
+
+
+def test_another_data_set_counts_for_all_runs_but_those_with_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = {"name": "own", "seeds": [3], "settings": {"dataset": "uoft-cs/cifar10"}}
+    grid = write_grid(tmp_path, {"base": "base.toml", "method": [*METHODS, own]})
+    (tmp_path / "clothes").mkdir()
+    monkeypatch.chdir(tmp_path)
+
+    def datasets(given: str | None) -> set[str]:
+        return {run.settings.data.dataset for run in read_grid(grid, tmp_path / "out", given)}
+
+    assert datasets(None) == {"digits", "uoft-cs/cifar10"}
+    assert datasets("./clothes") == {str(tmp_path / "clothes"), "uoft-cs/cifar10"}
+    assert datasets("ylecun/mnist") == {"ylecun/mnist", "uoft-cs/cifar10"}
+    with pytest.raises(SettingsError, match=r"the dataset folder \./nowhere does not exist"):
+        datasets("./nowhere")
