@@ -165,6 +165,8 @@ def test_classes_without_training_rows_do_no_harm() -> None:
     for partitioner in ("dirichlet", "shards"):
         parts = divide(gaps, DataSettings(partitioner=partitioner, num_clients=3))
         check_divided(parts, 3, 60)
+        held = np.sort(gaps[np.concatenate(parts)])
+        assert set(held.tolist()) == {2, 5, 7}, partitioner
 
 
 def test_hopeless_alpha_is_explained() -> None:

@@ -128,18 +128,21 @@ def test_a_reply_that_is_no_success_passes_through() -> None:
     assert bits(parameters_to_ndarrays(result.parameters)) == bits(BEFORE)
 
 
+def classic_instruction(kind: str) -> Message:
+    """Write a message of the classic API: a round's training, or the question for properties."""
+    if kind == MessageType.TRAIN:
+        ins = FitIns(ndarrays_to_parameters(BEFORE), PLAN.to_config())  # type: ignore[arg-type]
+        return instruction(compat.fitins_to_recorddict(ins, True), kind)
+    return instruction(compat.getpropertiesins_to_recorddict(GetPropertiesIns({})), kind)
+
+
 @pytest.mark.parametrize("kind", [MessageType.TRAIN, MessageTypeLegacy.GET_PROPERTIES])
 def test_an_error_from_further_down_passes_through(kind: str) -> None:
     def broken(message: Message, context: Context) -> Message:
         return Message(Error(code=3, reason="out of memory"), reply_to=message)
 
-    if kind == MessageType.TRAIN:
-        ins = FitIns(ndarrays_to_parameters(BEFORE), PLAN.to_config())  # type: ignore[arg-type]
-        content = compat.fitins_to_recorddict(ins, True)
-    else:
-        content = compat.getpropertiesins_to_recorddict(GetPropertiesIns({}))
     context = Context(1, 9, {"partition-id": 4}, RecordDict(), {})
-    reply = sparse_uplink()(instruction(content, kind), context, broken)
+    reply = sparse_uplink()(classic_instruction(kind), context, broken)
     assert reply.error.reason == "out of memory"
 
 
@@ -166,11 +169,6 @@ def test_a_reply_of_another_api_is_refused(kind: str) -> None:
     def app(message: Message, context: Context) -> Message:
         return Message(message_api_records(), reply_to=message)
 
-    if kind == MessageType.TRAIN:
-        ins = FitIns(ndarrays_to_parameters(BEFORE), PLAN.to_config())  # type: ignore[arg-type]
-        content = compat.fitins_to_recorddict(ins, True)
-    else:
-        content = compat.getpropertiesins_to_recorddict(GetPropertiesIns({}))
     context = Context(1, 9, {"partition-id": 4}, RecordDict(), {})
     with pytest.raises(SettingsError, match=r"a reply to a .* without the record .* classic"):
-        sparse_uplink()(instruction(content, kind), context, app)
+        sparse_uplink()(classic_instruction(kind), context, app)
