@@ -25,6 +25,7 @@ _KEPT_COLUMNS = [
     "round",
     "accuracy",
     "loss",
+    "train_loss",
     "sparsity",
     "uplink_bytes",
     "downlink_bytes",

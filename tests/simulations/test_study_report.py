@@ -46,6 +46,7 @@ def _write_finished(run: StudyRun, accuracies: list[float]) -> None:
             "round": number,
             "accuracy": accuracy,
             "loss": 1.0,
+            "train_loss": 0.9,
             "sparsity": run.settings.zerofl.sparsity,
             "uplink_bytes": 2_000_000 if number else 0,
             "downlink_bytes": 4_000_000 if number else 0,
