@@ -76,12 +76,13 @@ def make_strategy(
     settings: RunSettings, on_round: Callable[[RoundReport], None] | None = None
 ) -> ZeroFL:
     """Build the strategy of a run: ZeroFL around the Flower strategy that was asked for."""
+    model = _plain_model(settings)
     return ZeroFL(
-        _wrapped_strategy(settings),
+        _wrapped_strategy(settings, get_arrays(model)),
         settings.zerofl,
         seed=settings.seed,
         on_round=on_round,
-        array_names=array_names(_plain_model(settings)),
+        array_names=array_names(model),
     )
 
 
@@ -140,7 +141,7 @@ def _masked_layers(settings: RunSettings) -> Sequence[str] | None:
     return [name.strip() for name in chosen.split(",")]
 
 
-def _wrapped_strategy(settings: RunSettings) -> Strategy:
+def _wrapped_strategy(settings: RunSettings, initial: NDArrays) -> Strategy:
     simulation = settings.simulation
     clients = settings.data.num_clients
     evaluating = math.ceil(simulation.fraction_evaluate * clients)
@@ -150,7 +151,7 @@ def _wrapped_strategy(settings: RunSettings) -> Strategy:
         "fraction_evaluate": simulation.fraction_evaluate,
         "min_evaluate_clients": evaluating,
         "min_available_clients": clients,
-        "initial_parameters": ndarrays_to_parameters(initial_arrays(settings)),
+        "initial_parameters": ndarrays_to_parameters(initial),
         "on_fit_config_fn": lambda server_round: _fit_config(settings, server_round),
         "evaluate_fn": lambda server_round, arrays, _: _test(settings, server_round, arrays),
         "fit_metrics_aggregation_fn": lambda _: {},

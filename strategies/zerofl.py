@@ -24,6 +24,7 @@ from flwr.server.strategy import FedAvg, Strategy
 from strategies.aggregation import Aggregation
 from strategies.cohort import Cohort
 from strategies.downlink import GlobalModel
+from strategies.identity import ANSWER_SECONDS
 from strategies.mask_report import MaskHistory
 from strategies.member import Member
 from strategies.metering import Meter
@@ -153,7 +154,7 @@ class ZeroFL(Strategy):
             self.model.check_fits(parameters)
             return parameters
         first = cohort.members()[0]
-        answer = first.get_parameters(GetParametersIns({}), None, None)
+        answer = first.get_parameters(GetParametersIns({}), ANSWER_SECONDS, None)
         if answer.status.code != Code.OK:
             raise ClientFailedError(
                 f"{first} did not tell the initial model: {answer.status.message}; "

@@ -105,6 +105,7 @@ class Node(ClientProxy):
         self.status = status
         self.asked_for_properties = 0
         self.evaluated: list[EvaluateIns] = []
+        self.time_to_tell_model: float | None = None
 
     def get_properties(
         self, ins: GetPropertiesIns, timeout: float | None, group_id: int | None
@@ -116,6 +117,7 @@ class Node(ClientProxy):
     def get_parameters(
         self, ins: GetParametersIns, timeout: float | None, group_id: int | None
     ) -> GetParametersRes:
+        self.time_to_tell_model = timeout
         return GetParametersRes(self.status, toy(seed=100 + int(self.cid)).parameters)
 
     def fit(self, ins: FitIns, timeout: float | None, group_id: int | None) -> FitRes:

@@ -84,6 +84,7 @@ def test_or_the_first_partitions() -> None:
     parameters = zerofl(FedAvg()).initialize_parameters(managed(nodes))
     assert parameters is not None
     assert parameters.tensors == toy(seed=102).parameters.tensors
+    assert nodes[1].time_to_tell_model == 600  # a node that hangs must not hold up the run for good
 
 
 def test_a_client_that_has_no_model_is_named() -> None:
