@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from zerofl_flwr.errors import SettingsError
 from zerofl_flwr.naming import unknown_name
+from zerofl_flwr.plan_config import Scalar, from_config, to_config
 from zerofl_flwr.schedule import Schedule
 from zerofl_flwr.topk import exact_fraction
 from zerofl_flwr.uplink import canonical_rule
@@ -193,9 +194,9 @@ class RoundPlan:
     rule: str
     frozen: bool
 
-    def to_config(self) -> dict[str, bool | float | int | str]:
+    def to_config(self) -> dict[str, Scalar]:
         """Return the plan as Flower config entries, keys ``zerofl-...``."""
-        return {_PREFIX + name.replace("_", "-"): value for name, value in asdict(self).items()}
+        return to_config(self, _PREFIX)
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> RoundPlan | None:
@@ -211,24 +212,4 @@ class RoundPlan:
         SettingsError
             If only some of the entries are there, or one has a wrong type.
         """
-        types = {"server_round": int, "topk_period": int, "rule": str, "frozen": bool}
-        values: dict[str, Any] = {}
-        for name in cls.__dataclass_fields__:
-            key = _PREFIX + name.replace("_", "-")
-            if key not in config:
-                continue
-            expected = types.get(name, float)
-            value = config[key]
-            if expected is float and type(value) is int:
-                value = float(value)
-            if type(value) is not expected:
-                raise SettingsError(
-                    f"config entry {key} is {value!r}; expected a {expected.__name__}"
-                )
-            values[name] = value
-        if not values:
-            return None
-        if missing := set(cls.__dataclass_fields__) - set(values):
-            names = ", ".join(sorted(_PREFIX + name.replace("_", "-") for name in missing))
-            raise SettingsError(f"the round's config lacks {names}")
-        return cls(**values)
+        return from_config(cls, config, _PREFIX)
