@@ -2,29 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import zipfile
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from strategies.state import State, prefixed, unprefixed
+from strategies.state import prefixed, unprefixed
 from zerofl_flwr.errors import DataError
 from zerofl_flwr.model_arrays import Array
-
-# What numpy and zipfile raise for files that are cut short, altered, or something else.
-_DAMAGED = (
-    OSError,
-    ValueError,
-    TypeError,
-    EOFError,
-    KeyError,
-    zipfile.BadZipFile,
-    zlib.error,
-)
+from zerofl_flwr.npz import load_npz, save_npz
 
 
 @dataclass(frozen=True)
@@ -71,12 +58,12 @@ class Checkpoint:
             If there is none, or it is damaged.
         """
         try:
-            with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
-                content: State = {name: stored[name] for name in stored.files}
-            server_round = int(content["round"])
+            content = load_npz(path, what="checkpoint")
         except FileNotFoundError:
             raise DataError(f"there is no checkpoint {path} to resume from") from None
-        except _DAMAGED as error:
+        try:
+            server_round = int(content["round"])
+        except (KeyError, TypeError, ValueError) as error:
             raise DataError(f"the checkpoint {path} cannot be read: {error}") from error
         model = unprefixed("model", content)
         return cls(
@@ -85,18 +72,3 @@ class Checkpoint:
             state=unprefixed("state", content),
             history=unprefixed("history", content),
         )
-
-
-def save_npz(path: Path, arrays: Mapping[str, Array]) -> None:
-    """Write an ``.npz`` file so that the name always holds a whole one, old or new."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # One name, so that what a killed run left is overwritten and not collected.
-    temporary = path.with_name(f".{path.name}.partial")
-    try:
-        with temporary.open("wb") as file:
-            np.savez(file, allow_pickle=False, **arrays)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)

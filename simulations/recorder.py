@@ -19,7 +19,7 @@ from filelock import BaseFileLock
 from flwr.common import Scalar
 from rich.console import Console
 
-from simulations.checkpoint import Checkpoint, save_npz
+from simulations.checkpoint import Checkpoint
 from simulations.data import load_data
 from simulations.journal import LINES, TABLES, Journal
 from simulations.models import build_model
@@ -32,6 +32,7 @@ from strategies.reports import RoundReport
 from strategies.state import State
 from zerofl_flwr.errors import DataError, RoundFailedError, SettingsError
 from zerofl_flwr.model_arrays import Array, array_names
+from zerofl_flwr.npz import save_npz
 
 _PACKAGES = ("lean-flwr", "flwr", "ray", "torch", "numpy", "scipy", "pandas", "flwr-datasets")
 _CONFIG, _ENVIRONMENT, _PARTITIONS = "config.toml", "environment.json", "partitions.csv"

