@@ -11,15 +11,24 @@ from typing import Any
 import torch
 from torch import nn
 
-from simulations.networks import digits_cnn, femnist_cnn, resnet18
+from simulations.networks import digits_cnn, femnist_cnn, lenet, resnet18
 from zerofl_flwr.errors import SettingsError
 from zerofl_flwr.naming import unknown_name
 
-__all__ = ["BUILT_IN", "build_model", "digits_cnn", "femnist_cnn", "paper_masked", "resnet18"]
+__all__ = [
+    "BUILT_IN",
+    "build_model",
+    "digits_cnn",
+    "femnist_cnn",
+    "lenet",
+    "paper_masked",
+    "resnet18",
+]
 
 BUILT_IN: dict[str, Callable[..., nn.Module]] = {
     "resnet18": resnet18,
     "femnist_cnn": femnist_cnn,
+    "lenet": lenet,
     "digits_cnn": digits_cnn,
 }
 _PAPER_MASKED = {
@@ -56,9 +65,10 @@ def build_model(
     Parameters
     ----------
     spec : str
-        ``"resnet18"``, ``"femnist_cnn"``, ``"digits_cnn"``, or ``"package.module:function"``;
-        that function is called with ``num_classes`` and, if it takes them, ``in_channels`` and
-        ``input_size`` ((height, width) in pixels), and returns an ``nn.Module``.
+        ``"resnet18"``, ``"femnist_cnn"``, ``"lenet"``, ``"digits_cnn"``, or
+        ``"package.module:function"``; that function is called with ``num_classes`` and, if it
+        takes them, ``in_channels`` and ``input_size`` ((height, width) in pixels), and returns an
+        ``nn.Module``.
     num_classes : int
         Number of classes.
     sample_shape : tuple of int

@@ -14,6 +14,7 @@ from simulations.models import (
     build_model,
     digits_cnn,
     femnist_cnn,
+    lenet,
     paper_masked,
     resnet18,
 )
@@ -73,7 +74,7 @@ def weights(model: nn.Module) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("shape", [(1, 8, 8), (1, 28, 28), (3, 32, 32)])
-@pytest.mark.parametrize("spec", ["resnet18", "femnist_cnn", "digits_cnn"])
+@pytest.mark.parametrize("spec", ["resnet18", "femnist_cnn", "lenet", "digits_cnn"])
 def test_built_in_models_fit_every_data_set(spec: str, shape: tuple[int, int, int]) -> None:
     model = build_model(spec, 7, shape)
     assert model.training
@@ -147,9 +148,11 @@ def test_masked_layers_exist_and_leave_out_the_last() -> None:
         assert masked == ("conv1", "conv2", "fc1")
         assert set(masked) < dict(model.named_modules()).keys()
     assert paper_masked("resnet18") == ()
+    assert paper_masked("lenet") == ()
     assert paper_masked("own_package.models:keywords") == ()
 
 
 def test_built_in_names() -> None:
-    assert set(BUILT_IN) == {"resnet18", "femnist_cnn", "digits_cnn"}
+    assert set(BUILT_IN) == {"resnet18", "femnist_cnn", "lenet", "digits_cnn"}
     assert BUILT_IN["resnet18"] is resnet18
+    assert BUILT_IN["lenet"] is lenet
