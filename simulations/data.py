@@ -1,11 +1,10 @@
-"""Load a data set divided among clients."""
+"""Load one data set or several, divided among clients."""
 
 from __future__ import annotations
 
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass
-from decimal import Decimal
 from functools import cached_property, lru_cache
 
 import numpy as np
@@ -14,16 +13,19 @@ from numpy.typing import NDArray
 from torch.utils.data import TensorDataset
 
 from simulations.data_settings import DataSettings
-from simulations.preparation import prepare_partitions, prepare_source
+from simulations.preparation import prepare_partitions
 from simulations.prepared import Prepared
+from simulations.samples import Samples, open_samples
+from simulations.standardise import channel_statistics, standardised
+from simulations.validation import make_validation, shuffled_test_rows
 from zerofl_flwr.errors import DataError
 
 __all__ = ["DataSettings", "FederatedData", "Partition", "load_data"]
 
 _KEPT_PARTITIONS = 512
 _KEPT_BYTES = 512 * 2**20
-_VALIDATION_STREAM = 2  # sets these draws apart from the partitioner's of the same seed
-_TEST_SEED = 0  # a subset of the test split is the same one for every seed of the run
+
+_Channels = NDArray[np.float32]  # (1, C), or a row for each image
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,7 @@ class Partition:
     Parameters
     ----------
     train, validation : TensorDataset
-        Pairs of normalised float32 images (n, C, H, W) and int64 labels (n,). There is at
+        Pairs of standardised float32 images (n, C, H, W) and int64 labels (n,). There is at
         least one training sample; the validation set may be empty.
     """
 
@@ -42,17 +44,19 @@ class Partition:
 
 
 class FederatedData:
-    """A data set divided among clients; tensors are made when a partition is first asked for.
+    """Samples divided among clients; tensors are made when a partition is first asked for.
 
-    Images are normalised per channel with the mean and standard deviation of the whole
-    training split. Recently used partitions stay in memory, at most 512 of them or 512 MiB.
+    Images are standardised per channel with the mean and standard deviation of the whole training
+    split of their data set, or with `standardise` ``"client"``, those of a client with the mean and
+    standard deviation of its own training samples. Recently used partitions stay in memory, at
+    most 512 of them or 512 MiB.
 
     Parameters
     ----------
     settings : DataSettings
         What was asked for.
-    source : Prepared
-        From `simulations.preparation.prepare_source`.
+    samples : Samples
+        From `simulations.samples.open_samples`.
     partitions : Prepared
         From `simulations.preparation.prepare_partitions`.
 
@@ -73,30 +77,26 @@ class FederatedData:
     Raises
     ------
     DataError
-        If there are fewer test samples than asked for.
+        If there are fewer test samples than asked for, or a client has none to validate on.
     """
 
-    def __init__(self, settings: DataSettings, source: Prepared, partitions: Prepared) -> None:
+    def __init__(self, settings: DataSettings, samples: Samples, partitions: Prepared) -> None:
         self.settings = settings
-        self._images = source.arrays["images"]
-        self._labels = source.arrays["labels"]
-        self._test_rows = source.arrays["test_rows"]
+        self._samples = samples
         self._rows = partitions.arrays["rows"]
         self._offsets = partitions.arrays["offsets"]
-        self._mean = np.asarray(source.meta["mean"], dtype=np.float32).reshape(1, -1, 1, 1)
-        self._std = np.asarray(source.meta["std"], dtype=np.float32).reshape(1, -1, 1, 1)
+        self._validation = make_validation(settings, samples, partitions)
         self._kept: OrderedDict[int, Partition] = OrderedDict()
         self._lock = threading.Lock()
-        self.class_names: tuple[str, ...] = tuple(source.meta["class_names"])
+        self.class_names = samples.class_names
         self.num_classes = len(self.class_names)
-        channels, height, width = self._images.shape[1:]
-        self.sample_shape: tuple[int, int, int] = (channels, height, width)
+        self.sample_shape = samples.sample_shape
         self.num_partitions = len(self._offsets) - 1
         self.without_id: int = partitions.meta["without_id"]
         wanted = settings.test_samples
-        if wanted is not None and wanted > len(self._test_rows):
+        if wanted is not None and wanted > samples.test_rows.size:
             raise DataError(
-                f"test_samples is {wanted}, but the test split has {len(self._test_rows)} samples"
+                f"test_samples is {wanted}, but the test split has {samples.test_rows.size} samples"
             )
 
     def partition(self, partition_id: int) -> Partition:
@@ -110,7 +110,8 @@ class FederatedData:
         Returns
         -------
         Partition
-            Training and validation samples; the split is drawn from (seed, partition).
+            Training and validation samples; where these are held out of the client's own, they
+            are drawn from (seed, partition).
 
         Raises
         ------
@@ -122,8 +123,7 @@ class FederatedData:
             if partition_id in self._kept:
                 self._kept.move_to_end(partition_id)
                 return self._kept[partition_id]
-        train_rows, validation_rows = self._split(partition_id)
-        made = Partition(self._tensors(train_rows), self._tensors(validation_rows))
+        made = self._make(partition_id)
         with self._lock:
             self._kept[partition_id] = made
             while len(self._kept) > 1 and self._over_budget():
@@ -139,23 +139,25 @@ class FederatedData:
             If there is no such partition.
         """
         self._check_id(partition_id)
-        start, stop = self._offsets[partition_id : partition_id + 2]
-        return int(Decimal(str(self.settings.validation_fraction)) * int(stop - start))
+        return self._validation.size(partition_id)
 
     @cached_property
     def test(self) -> TensorDataset:
-        """The test samples: normalised float32 images (n, C, H, W) and int64 labels (n,).
+        """The test samples: standardised float32 images (n, C, H, W) and int64 labels (n,).
 
-        With `test_samples`, the first so many of a shuffle that does not depend on the seed.
+        Those of several data sets follow each other. With `test_samples`, the first so many of a
+        shuffle that does not depend on the seed. Each image is standardised with the statistics
+        of its data set's training split, also where clients have their own.
         """
-        rows = np.asarray(self._test_rows)
+        rows = np.asarray(self._samples.test_rows)
         if self.settings.test_samples is not None:
-            shuffled = np.random.default_rng(_TEST_SEED).permutation(rows)
-            rows = shuffled[: self.settings.test_samples]
-        return self._tensors(rows)
+            rows = shuffled_test_rows(rows)[: self.settings.test_samples]
+        return self._tensors(rows, *self._statistics_of_data_sets(rows))
 
     def label_counts(self) -> NDArray[np.int64]:
-        """Count the samples of each class that each client has, validation included.
+        """Count the samples of each class that each client has.
+
+        Validation samples are included where they are held out of them.
 
         Returns
         -------
@@ -164,7 +166,7 @@ class FederatedData:
         """
         counts = np.zeros((self.num_partitions, self.num_classes), dtype=np.int64)
         owners = np.repeat(np.arange(self.num_partitions), np.diff(self._offsets))
-        np.add.at(counts, (owners, self._labels[self._rows]), 1)
+        np.add.at(counts, (owners, self._samples.labels[self._rows]), 1)
         return counts
 
     def _check_id(self, partition_id: int) -> None:
@@ -173,17 +175,27 @@ class FederatedData:
                 f"there is no partition {partition_id}, they are 0 to {self.num_partitions - 1}"
             )
 
-    def _split(self, partition_id: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        start, stop = self._offsets[partition_id : partition_id + 2]
-        rows = np.asarray(self._rows[start:stop])
-        rng = np.random.default_rng((self.settings.seed, _VALIDATION_STREAM, partition_id))
-        shuffled = rng.permutation(rows)
-        held = self.validation_size(partition_id)
-        return shuffled[held:], shuffled[:held]
+    def _make(self, partition_id: int) -> Partition:
+        train, validation = self._validation.split(partition_id)
+        if self.settings.standardise == "client":
+            mean, std = self._statistics_of_client(train)
+            return Partition(self._tensors(train, mean, std), self._tensors(validation, mean, std))
+        return Partition(
+            self._tensors(train, *self._statistics_of_data_sets(train)),
+            self._tensors(validation, *self._statistics_of_data_sets(validation)),
+        )
 
-    def _tensors(self, rows: NDArray[np.int64]) -> TensorDataset:
-        images = (self._images[rows].astype(np.float32) - self._mean) / self._std
-        labels = np.array(self._labels[rows], dtype=np.int64)
+    def _statistics_of_client(self, train: NDArray[np.int64]) -> tuple[_Channels, _Channels]:
+        mean, std = channel_statistics(self._samples.images, train)
+        return np.asarray([mean], dtype=np.float32), np.asarray([std], dtype=np.float32)
+
+    def _statistics_of_data_sets(self, rows: NDArray[np.int64]) -> tuple[_Channels, _Channels]:
+        owners = self._samples.datasets(rows)
+        return self._samples.mean[owners], self._samples.std[owners]
+
+    def _tensors(self, rows: NDArray[np.int64], mean: _Channels, std: _Channels) -> TensorDataset:
+        images = standardised(self._samples.images(rows), mean, std)
+        labels = np.array(self._samples.labels[rows], dtype=np.int64)
         return TensorDataset(torch.from_numpy(images), torch.from_numpy(labels))
 
     def _over_budget(self) -> bool:
@@ -197,16 +209,16 @@ class FederatedData:
 
 @lru_cache(maxsize=8)
 def load_data(settings: DataSettings) -> FederatedData:
-    """Load a data set divided among clients.
+    """Load one data set or several, divided among clients.
 
-    The first call decodes and divides the data set and stores both under the cache directory
+    The first call decodes and divides the data and stores both under the cache directory
     (`simulations.prepared.cache_root`); later calls, also from other processes, memory-map
     that. Within a process, equal settings give the same object.
 
     Parameters
     ----------
     settings : DataSettings
-        Which data set, and how to divide it.
+        Which data sets, and how to divide them.
 
     Returns
     -------
@@ -215,7 +227,7 @@ def load_data(settings: DataSettings) -> FederatedData:
 
     Raises
     ------
-    DataError
+    DataError, SettingsError
         If the data cannot be read, or not be divided as asked.
 
     Examples
@@ -224,5 +236,5 @@ def load_data(settings: DataSettings) -> FederatedData:
     >>> data.num_partitions, data.num_classes, data.sample_shape
     (5, 10, (1, 8, 8))
     """
-    source = prepare_source(settings)
-    return FederatedData(settings, source, prepare_partitions(settings, source))
+    samples = open_samples(settings)
+    return FederatedData(settings, samples, prepare_partitions(settings, samples.table))

@@ -1,4 +1,4 @@
-"""Divide the training rows among clients with the partitioners of flwr-datasets."""
+"""Divide the training rows among clients, mostly with the partitioners of flwr-datasets."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from simulations.columns import NO_ID
 from simulations.data_settings import DataSettings
+from simulations.group_partitions import GROUPED, divide_groups, group_numbers, shuffled
 from simulations.prepared import Prepared
 from zerofl_flwr.errors import DataError
 from zerofl_flwr.naming import unknown_name
@@ -29,7 +30,6 @@ DIRICHLET_DRAWS = 10
 """How many seeds are tried before Dirichlet partitions are given up."""
 DIRICHLET_SEED_STEP = 1_000_003
 """Draw number d, from 0, is seeded with ``seed + d * DIRICHLET_SEED_STEP``."""
-_SHUFFLE_STREAM = 1  # sets this draw apart from the partitioner's of the same seed
 
 Rows = NDArray[np.int64]
 
@@ -42,7 +42,7 @@ def build_partitions(settings: DataSettings, source: Prepared, folder: Path) -> 
     settings : DataSettings
         The partitioner, its parameters and the seed matter.
     source : Prepared
-        From `simulations.preparation.prepare_source`.
+        From `simulations.preparation.prepare_source`, or from `simulations.joined.prepare_joined`.
     folder : Path
         An existing, empty folder.
 
@@ -53,18 +53,18 @@ def build_partitions(settings: DataSettings, source: Prepared, folder: Path) -> 
 
     Raises
     ------
-    DataError
+    DataError, SettingsError
         If the rows cannot be divided as asked.
     """
     rows = np.asarray(source.arrays["train_rows"])
-    groups = _group_column(settings, source)[rows]
-    without_id = groups == NO_ID
-    if settings.partitioner == "natural" and without_id.any():
-        rows, groups = rows[~without_id], groups[~without_id]
-        left_out = int(without_id.sum())
-    else:  # any other rule can deal these rows out like the rest
-        left_out = 0
-    parts = [rows[part] for part in divide(groups, settings)]
+    left_out = 0
+    if settings.partitioner in GROUPED:
+        groups, names = group_numbers(settings, source)
+        parts = divide_groups(groups[rows], names, settings)
+    else:
+        rows, groups, left_out = _rows_with_an_id(settings, source, rows)
+        parts = divide(groups, settings)
+    parts = [rows[part] for part in parts]
     np.save(folder / "rows.npy", np.concatenate(parts).astype(np.int64))
     np.save(folder / "offsets.npy", np.cumsum([0, *map(len, parts)]).astype(np.int64))
     return {"without_id": left_out}
@@ -78,7 +78,7 @@ def divide(groups: NDArray[np.int64], settings: DataSettings) -> list[Rows]:
     groups : int64 array (N,)
         What to divide by: each row's label or id, as integers.
     settings : DataSettings
-        The partitioner and its parameters.
+        The partitioner, none of `simulations.group_partitions.GROUPED`, and its parameters.
 
     Returns
     -------
@@ -99,7 +99,7 @@ def divide(groups: NDArray[np.int64], settings: DataSettings) -> list[Rows]:
             f"{needed} training samples, there are {groups.size}"
         )
     # Partitioners deal rows out in the order of the table, so shuffle it first.
-    order = np.random.default_rng((settings.seed, _SHUFFLE_STREAM)).permutation(groups.size)
+    order = shuffled(groups.size, settings.seed)
     if settings.partitioner == "iid" and wanted:
         order = order[:needed]
     _, ranks = np.unique(groups[order], return_inverse=True)
@@ -189,6 +189,17 @@ def _collect(partitioner: Partitioner, table: Any, count: int) -> list[Rows]:
         warnings.filterwarnings("ignore", message="The sum of the partition_sizes")
         parts = [partitioner.load_partition(client) for client in range(count)]
     return [np.asarray(part["row"], dtype=np.int64) for part in parts]
+
+
+def _rows_with_an_id(
+    settings: DataSettings, source: Prepared, rows: Rows
+) -> tuple[Rows, NDArray[np.int64], int]:
+    """Return the rows to divide, what to divide each by, and how many others are left out."""
+    groups = _group_column(settings, source)[rows]
+    without_id = groups == NO_ID
+    if settings.partitioner != "natural":  # any other rule deals these rows out like the rest
+        return rows, groups, 0
+    return rows[~without_id], groups[~without_id], int(without_id.sum())
 
 
 def _group_column(settings: DataSettings, source: Prepared) -> NDArray[np.int64]:

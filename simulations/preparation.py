@@ -61,7 +61,7 @@ def prepare_partitions(settings: DataSettings, source: Prepared) -> Prepared:
     settings : DataSettings
         The partitioner, its parameters and the seed matter.
     source : Prepared
-        From `prepare_source`.
+        From `prepare_source`, or from `simulations.joined.prepare_joined`.
 
     Returns
     -------
@@ -73,11 +73,11 @@ def prepare_partitions(settings: DataSettings, source: Prepared) -> Prepared:
 
     Raises
     ------
-    DataError
+    DataError, SettingsError
         If the rows cannot be divided as asked.
     """
     rule = settings.partitioner
-    identity = {
+    identity: dict[str, object] = {
         "source": source.key,
         "partitioner": rule,
         "num_clients": settings.num_clients,
@@ -87,6 +87,8 @@ def prepare_partitions(settings: DataSettings, source: Prepared) -> Prepared:
         "shards_per_client": settings.shards_per_client if rule == "shards" else None,
         "seed": settings.seed,
     }
+    if rule == "classes":
+        identity["classes_per_client"] = settings.classes_per_client
 
     def build(folder: Path) -> dict[str, Any]:
         from simulations.partitions import build_partitions

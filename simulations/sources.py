@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
@@ -22,6 +21,7 @@ from simulations.columns import (
 from simulations.data_settings import DataSettings
 from simulations.dataset_names import DIGITS
 from simulations.images import common_shape, image_arrays
+from simulations.standardise import channel_statistics
 from simulations.tables import Tables, open_tables
 from zerofl_flwr.errors import DataError
 
@@ -180,19 +180,5 @@ def _finish(
     np.save(folder / "labels.npy", labels)
     np.save(folder / "train_rows.npy", train_rows)
     np.save(folder / "test_rows.npy", np.flatnonzero(held).astype(np.int64))
-    mean, std = _channel_statistics(images, train_rows)
+    mean, std = channel_statistics(images.__getitem__, train_rows)
     return {"class_names": names, "mean": mean, "std": std, "id_columns": columns}
-
-
-def _channel_statistics(
-    images: NDArray[Any], rows: NDArray[np.int64], chunk: int = 4096
-) -> tuple[list[float], list[float]]:
-    """Mean and standard deviation of each channel over some rows, in two passes."""
-    pixels = rows.size * math.prod(images.shape[2:])
-    parts = [rows[start : start + chunk] for start in range(0, rows.size, chunk)]
-    mean = sum(images[part].sum(axis=(0, 2, 3), dtype=np.float64) for part in parts) / pixels
-    centre = np.asarray(mean).reshape(1, -1, 1, 1)
-    squares = sum(((images[part] - centre) ** 2).sum(axis=(0, 2, 3)) for part in parts)
-    std = np.sqrt(np.asarray(squares) / pixels)
-    # A channel without any variation is only centred.
-    return np.asarray(mean).tolist(), np.where(std > 0, std, 1.0).tolist()

@@ -15,6 +15,10 @@ from simulations.preparation import (
 )
 from tests.simulations.parquet_folders import write_labelled_pictures
 
+# What a cache that is at hand is found by.
+SOURCE_KEY = "09a91107014d039999c3940f15671b23"
+PARTITIONS_KEY = "0bc9fe6682036a651cc9b820423e8255"
+
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -47,6 +51,9 @@ def test_settings_that_do_not_matter_share_partitions(cache: Path) -> None:
         DataSettings(validation_fraction=0.3),
         DataSettings(test_samples=7),
         DataSettings(partition_by="nothing"),
+        DataSettings(classes_per_client=5),
+        DataSettings(standardise="client"),
+        DataSettings(validation_from="test", validation_samples=5),
     ):
         prepare_partitions(settings, prepare_source(settings))
     assert folders(cache, "partitions") == 1
@@ -57,6 +64,19 @@ def test_alpha_matters_where_it_is_used(cache: Path) -> None:
         settings = DataSettings(partitioner="dirichlet", alpha=alpha)
         prepare_partitions(settings, prepare_source(settings))
     assert folders(cache, "partitions") == 2
+
+
+def test_classes_per_client_matter_where_they_are_used(cache: Path) -> None:
+    for classes_per_client in (1, 2, 5):
+        settings = DataSettings(partitioner="classes", classes_per_client=classes_per_client)
+        prepare_partitions(settings, prepare_source(settings))
+    assert folders(cache, "partitions") == 3
+
+
+def test_keys_of_earlier_versions_are_kept() -> None:
+    source = prepare_source(DataSettings())
+    assert source.key == SOURCE_KEY
+    assert prepare_partitions(DataSettings(), source).key == PARTITIONS_KEY
 
 
 def test_changed_file_is_decoded_anew(tmp_path: Path) -> None:
