@@ -1,5 +1,17 @@
-"""AdaSplit on Flower: split training that adapts to the clients' compute and bandwidth.
+"""AdaSplit (Chopra et al., 2021): split training that adapts to the clients' means.
 
-The parts that run on the client and in the server's trainer will live in this package. Version
-0.1.0 ships ZeroFL only; see :mod:`zerofl_flwr`.
+The parts most projects need are here; each module holds one idea and can be imported by itself.
 """
+
+from adasplit_flwr.batches import ShuffledBatches
+from adasplit_flwr.client import AdaSplitClient
+from adasplit_flwr.settings import AdaSplitSettings
+from adasplit_flwr.split import SplitModel, split_sequential
+
+__all__ = [
+    "AdaSplitClient",
+    "AdaSplitSettings",
+    "ShuffledBatches",
+    "SplitModel",
+    "split_sequential",
+]

@@ -111,8 +111,9 @@ class ClientState:
 class StateFolder:
     """The states of a run's clients, in ``root/run/client-3/round-12.npz``.
 
-    Of each client the last two rounds are there: when a run stops, a client may have finished a
-    round that the server's checkpoint does not cover yet. One process at a time may save a client.
+    Of each client the last rounds that it trained in are there, two by default: when a run stops,
+    a client may have finished a round that the server's checkpoint does not cover yet. One process
+    at a time may save a client.
 
     Parameters
     ----------
@@ -121,23 +122,38 @@ class StateFolder:
     run : str
         Name of the run: 1 to 100 letters, digits, dots, dashes and underscores, not beginning with
         a mark nor ending with a dot.
+    keep : int
+        How many states of a client are there, from 1: one more than the rounds between two
+        checkpoints of the server.
 
     Raises
     ------
     SettingsError
-        `run` is another text.
+        `run` is another text, or `keep` another number.
     """
 
-    def __init__(self, root: Path, run: str) -> None:
+    def __init__(self, root: Path, run: str, *, keep: int = 2) -> None:
         check_run_name(run)
+        if type(keep) is not int or keep < 1:
+            raise SettingsError(f"keep is {keep!r}; it must be a whole number from 1")
         self._run = run
+        self._keep = keep
         self._folder = root / run
 
-    def save(self, partition_id: int, state: ClientState) -> None:
+    def save(self, partition_id: int, state: ClientState, *, after: int | None = None) -> None:
         """Save a state atomically, and delete those that it replaces.
 
-        These are all but the newest of earlier rounds, and those of later rounds: a run that is
-        resumed from an older checkpoint will not come to them again as they are.
+        These are the oldest, beyond those to keep, and those of later rounds: a run that is resumed
+        from an older checkpoint will not come to them again as they are.
+
+        Parameters
+        ----------
+        partition_id : int
+            The client.
+        state : ClientState
+            Its state.
+        after : int, optional
+            Round whose state it was trained from; what lies between was given up, and goes too.
 
         Raises
         ------
@@ -151,9 +167,11 @@ class StateFolder:
             )
         save_npz(self._file(partition_id, state.server_round), state.to_arrays())
         rounds = self._rounds(partition_id)
-        earlier = [number for number in rounds if number < state.server_round]
+        given_up = range(state.server_round if after is None else after + 1, state.server_round)
+        earlier = (n for n in rounds if n <= state.server_round and n not in given_up)
+        kept = list(earlier)[-self._keep :]
         for number in rounds:
-            if number != state.server_round and number not in earlier[-1:]:
+            if number not in kept:
                 self._file(partition_id, number).unlink(missing_ok=True)
 
     def load(self, partition_id: int, server_round: int) -> ClientState | None:

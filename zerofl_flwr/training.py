@@ -165,7 +165,7 @@ def train_locally(
     model.train()
     loss_sum, samples = 0.0, 0
     try:
-        with _seeded(seed, device):
+        with seeded(seed, device):
             for _ in range(settings.local_epochs):
                 for inputs, labels in batches:
                     inputs, labels = inputs.to(device), labels.to(device)
@@ -239,8 +239,16 @@ def _pull_back(
 
 
 @contextmanager
-def _seeded(seed: int | None, device: str) -> Iterator[None]:
-    """Seed what training draws from, hold cuDNN to repeatable work, and restore both afterwards."""
+def seeded(seed: int | None, device: str) -> Iterator[None]:
+    """Seed what training draws from, hold cuDNN to repeatable work, and restore both afterwards.
+
+    Parameters
+    ----------
+    seed : int or None
+        Seed of torch's global generators, from 0 below 2**63; None leaves everything alone.
+    device : str
+        ``"cpu"``, or the CUDA device whose generator is seeded as well.
+    """
     if seed is None:
         yield
         return
