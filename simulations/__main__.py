@@ -18,17 +18,16 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from simulations.settings import (
-    ALGORITHMS,
+from simulations.setting_groups import (
     PAPER,
     UNSET,
-    RunSettings,
     all_fields,
     default_text,
     help_texts,
-    read_config,
     type_of,
 )
+from simulations.settings import RunSettings, read_config
+from simulations.simulation_settings import ALGORITHMS
 from zerofl_flwr.errors import LeanFlwrError, SettingsError
 
 app = typer.Typer(
@@ -42,6 +41,8 @@ _PANELS = {
     "data": "Data and clients",
     "training": "Local training",
     "zerofl": "ZeroFL",
+    "split": "AdaSplit: the cut",
+    "adasplit": "AdaSplit",
 }
 _OPTIONS_ONLY = ("out", "resume", "overwrite")
 # Shorter names for what is typed most.
@@ -63,8 +64,8 @@ def _run(
 ) -> None:
     """Run a simulation, or continue one with --resume.
 
-    ALGORITHM is zerofl. Settings come from the defaults, then from --config, then from the options
-    given here.
+    ALGORITHM is zerofl or adasplit. Settings come from the defaults, then from --config, then from
+    the options given here.
     """
     from simulations.runner import resume as resume_run  # Flower and pandas take a while to import
     from simulations.runner import run

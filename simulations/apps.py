@@ -5,21 +5,29 @@ from __future__ import annotations
 from functools import lru_cache
 from pathlib import Path
 
-from flwr.app import Context
+from flwr.app import Context, Message
 from flwr.client import Client, ClientApp
+from flwr.clientapp.typing import ClientAppCallable
 from flwr.common import Scalar
 from flwr.server import ServerApp, ServerAppComponents
 
 from simulations.assembly import make_client, make_server_components
 from simulations.preflight import check
 from simulations.recorder import Recorder
-from simulations.settings import RunSettings, SimulationSettings
+from simulations.settings import RunSettings
+from simulations.simulation_settings import SimulationSettings
+from simulations.slow import slow_mod
 from zerofl_flwr.errors import SettingsError
 
 
 def _client_fn(context: Context) -> Client:
+    settings, out, _ = _from_run_config(context)
+    return make_client(settings, context, out).to_client()
+
+
+def _slow(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
     settings, _, _ = _from_run_config(context)
-    return make_client(settings, int(context.node_config["partition-id"])).to_client()
+    return slow_mod(settings.slow_clients)(message, context, call_next)
 
 
 def _server_fn(context: Context) -> ServerAppComponents:
@@ -66,4 +74,4 @@ def _from_run_config(context: Context) -> tuple[RunSettings, Path, bool]:
 
 
 server_app = ServerApp(server_fn=_server_fn)
-client_app = ClientApp(_client_fn)
+client_app = ClientApp(_client_fn, mods=[_slow])

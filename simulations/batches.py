@@ -14,7 +14,11 @@ from torch.utils.data import (
     TensorDataset,
 )
 
+from adasplit_flwr.batches import Batch, Seekable
 from zerofl_flwr.training import Batches
+
+EVALUATION_BATCH = 256
+"""Samples in a batch of a test."""
 
 
 class LazyBatches:
@@ -37,6 +41,28 @@ class LazyBatches:
     def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Iterate one epoch."""
         return iter(self.made)
+
+
+class LazySeekable:
+    """Batches that can be entered anywhere, made when they are first asked for.
+
+    Parameters
+    ----------
+    make : callable
+        Returns them; called once.
+    """
+
+    def __init__(self, make: Callable[[], Seekable]) -> None:
+        self._make = make
+
+    @cached_property
+    def made(self) -> Seekable:
+        """The batches themselves."""
+        return self._make()
+
+    def batches_from(self, generator_seed: int, offset: int) -> Iterator[Batch]:
+        """Give what is left of an epoch after so many batches; see `Seekable`."""
+        return self.made.batches_from(generator_seed, offset)
 
 
 def batches(dataset: TensorDataset, batch_size: int, *, shuffle: bool = False) -> Batches:

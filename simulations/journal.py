@@ -10,14 +10,14 @@ from typing import Any
 
 import pandas as pd
 
-TABLES = ("rounds", "clients", "layers")
+TABLES = ("rounds", "clients", "layers", "tests")
 LINES = "metrics.jsonl"
 
 Row = Mapping[str, Any]
 
 
 class Journal:
-    """``rounds.csv``, ``clients.csv``, ``layers.csv`` and ``metrics.jsonl``.
+    """``rounds.csv``, ``clients.csv``, ``metrics.jsonl``, and the tables that a method adds.
 
     The first column of each table, and a key of each JSON line, is ``round``. A row is one line of
     text, also where a client's error came with several.
@@ -35,13 +35,17 @@ class Journal:
         """Add the test of the initial model, round 0, which only ``rounds.csv`` holds."""
         self._append("rounds", [row])
 
-    def append_round(self, row: Row, clients: Sequence[Row], layers: Sequence[Row]) -> None:
-        """Add a finished round: its row, its clients' and its layers'."""
-        clients = [_on_one_line(client) for client in clients]
+    def append_round(self, row: Row, tables: Mapping[str, Sequence[Row]]) -> None:
+        """Add a finished round: its row, and those of its other tables by their names.
+
+        ``clients.csv`` has a row a client, ``layers.csv`` a row a masked layer (ZeroFL),
+        ``tests.csv`` a row a client that tested (AdaSplit).
+        """
+        whole = {name: [_on_one_line(item) for item in rows] for name, rows in tables.items()}
         self._append("rounds", [row])
-        self._append("clients", clients)
-        self._append("layers", layers)
-        line = _without_nan({**row, "clients": clients, "layers": layers})
+        for name, rows in whole.items():
+            self._append(name, rows)
+        line = _without_nan({**row, **whole})
         with (self._folder / LINES).open("a", encoding="utf-8") as file:
             file.write(json.dumps(line, allow_nan=False) + "\n")
 

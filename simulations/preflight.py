@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import torch
+from flwr.app import RecordDict
 
-from simulations.assembly import has_cuda, make_client, make_strategy, server_device
+from simulations import adasplit_parts, zerofl_parts
 from simulations.data import FederatedData, load_data
+from simulations.devices import has_cuda, server_device
 from simulations.ray_cluster import check_address
-from simulations.settings import RunSettings, SimulationSettings
+from simulations.settings import RunSettings
+from simulations.simulation_settings import SimulationSettings
 from simulations.tensorboard import check_tensorboard
 from zerofl_flwr.errors import SettingsError
 from zerofl_flwr.threads import available_cpus
@@ -25,14 +29,19 @@ def check(settings: RunSettings) -> None:
         SettingsError or DataError, saying what to change.
     """
     _check_resources(settings)
-    _check_schedules(settings)
     if settings.simulation.tensorboard:
         check_tensorboard()
     _check_validation(settings, load_data(settings.data))
     # On a device of this machine; clients on a cluster may have others.
     here = replace(settings.simulation, device=server_device(settings.simulation))
-    make_client(replace(settings, simulation=here), 0)
-    make_strategy(settings)
+    settings_here = replace(settings, simulation=here)
+    if settings.algorithm == "adasplit":
+        adasplit_parts.make_client(settings_here, 0, RecordDict(), Path())
+        adasplit_parts.make_strategy(settings, None)
+        return
+    _check_schedules(settings)
+    zerofl_parts.make_client(settings_here, 0)
+    zerofl_parts.make_strategy(settings)
 
 
 def _check_resources(settings: RunSettings) -> None:
@@ -85,7 +94,8 @@ def _check_cuda_of_workers(simulation: SimulationSettings) -> None:
 
 
 def _check_validation(settings: RunSettings, data: FederatedData) -> None:
-    if settings.simulation.fraction_evaluate == 0:
+    fraction = settings.simulation.evaluating_fraction
+    if fraction == 0:
         return
     without = [
         partition_id
@@ -94,7 +104,7 @@ def _check_validation(settings: RunSettings, data: FederatedData) -> None:
     ]
     if without:
         raise SettingsError(
-            f"fraction-evaluate is {settings.simulation.fraction_evaluate}, but {len(without)} of "
+            f"fraction-evaluate is {fraction}, but {len(without)} of "
             f"{data.num_partitions} clients would hold no validation samples (the first is client "
             f"{without[0]}): raise validation-fraction, now {settings.data.validation_fraction}"
         )

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from simulations.settings import SimulationSettings
+from simulations.simulation_settings import SimulationSettings
 from zerofl_flwr.errors import SettingsError
 from zerofl_flwr.threads import available_cpus
 

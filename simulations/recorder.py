@@ -9,34 +9,44 @@ import os
 import platform
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from filelock import BaseFileLock
 from flwr.common import Scalar
 from rich.console import Console
 
+from simulations.adasplit_parts import MASKS, STATES
 from simulations.checkpoint import Checkpoint
 from simulations.data import load_data
 from simulations.journal import LINES, TABLES, Journal
-from simulations.models import build_model
 from simulations.report import write_plots
+from simulations.round_rows import (
+    Report,
+    initial_row,
+    round_line,
+    round_row,
+    round_tables,
+    test_text,
+)
 from simulations.run_lock import lock_folder
+from simulations.run_models import model_array_names
 from simulations.settings import RunSettings, read_config
 from simulations.tensorboard import write_scalars
 from simulations.zero_positions import ZeroPositions
-from strategies.reports import RoundReport
+from strategies import AdaSplitTestReport, MaskSummary, RoundReport
 from strategies.state import State
 from zerofl_flwr.errors import DataError, RoundFailedError, SettingsError
-from zerofl_flwr.model_arrays import Array, array_names
+from zerofl_flwr.model_arrays import Array
 from zerofl_flwr.npz import save_npz
 
 _PACKAGES = ("lean-flwr", "flwr", "ray", "torch", "numpy", "scipy", "pandas", "flwr-datasets")
 _CONFIG, _ENVIRONMENT, _PARTITIONS = "config.toml", "environment.json", "partitions.csv"
 _CHECKPOINT, _MODEL, _ZEROS = "checkpoint.npz", "model.npz", "zero_positions.npz"
+_MASKS = "masks.npz"
 _TENSORBOARD = "tensorboard"
 LOG = "flower.log"
 
@@ -57,6 +67,8 @@ class Recorder:
         What the run continues from.
     on_round : callable or None
         Called with each finished round's number, for a progress bar.
+    summarise_masks : callable or None
+        Describes AdaSplit's masks; called at the end of the run.
     """
 
     def __init__(
@@ -71,7 +83,9 @@ class Recorder:
         self.checkpoint = checkpoint
         self.console = Console(stderr=True, highlight=False)
         self.on_round: Callable[[int], None] | None = None
-        self._report: RoundReport | None = None
+        self.summarise_masks: Callable[[], MaskSummary] | None = None
+        self._report: Report | None = None
+        self._tests: AdaSplitTestReport | None = None
         self._seconds = math.nan
         self._test: dict[str, float] = {}
         self._journal = Journal(folder)
@@ -146,7 +160,7 @@ class Recorder:
         """Rounds that the checkpoint covers."""
         return self.checkpoint.server_round if self.checkpoint else 0
 
-    def aggregated(self, report: RoundReport) -> None:
+    def aggregated(self, report: Report) -> None:
         """Take a strategy's report of a round."""
         self._report = report
 
@@ -158,9 +172,15 @@ class Recorder:
         """Take the server's test of a round's model; round 0 is the initial model."""
         self._test |= {"loss": loss, "accuracy": float(metrics.get("accuracy", math.nan))}
         if server_round == 0:
-            self._journal.append_initial(_round_row(0, None, math.nan, self._test, math.nan))
-            self.console.print(f"initial model: {_test_text(self._test)}")
+            self._journal.append_initial(initial_row(self._test))
+            self.console.print(f"initial model: {test_text(self._test)}")
             self._test = {}
+
+    def tested_one_by_one(self, report: AdaSplitTestReport) -> None:
+        """Take AdaSplit's report of a test: each client has a network of its own."""
+        self._tests = report
+        figures = {name: float(value) for name, value in report.metrics().items()}
+        self._test |= {"loss": report.loss, **figures}
 
     def tested_by_clients(self, loss: float | None, metrics: Mapping[str, Scalar]) -> None:
         """Take the clients' own tests of a round's model."""
@@ -180,12 +200,10 @@ class Recorder:
         report, simulation = self._report, self.settings.simulation
         if report is None:
             raise RoundFailedError(f"round {server_round} ended without a report of the strategy")
-        rate = self.settings.training.learning_rate_at(server_round, simulation.rounds)
-        row = _round_row(server_round, report, self._seconds, self._test, rate)
-        clients = [{"round": server_round, **asdict(client)} for client in report.clients]
-        layers = [{"round": server_round, **asdict(layer)} for layer in report.layers]
-        self._zeros.add(server_round, report.masks)
-        self._journal.append_round(row, clients, layers)
+        row = round_row(server_round, report, self._seconds, self._test, self.settings)
+        if isinstance(report, RoundReport):
+            self._zeros.add(server_round, report.masks)
+        self._journal.append_round(row, round_tables(server_round, report, self._tests))
         if simulation.tensorboard:
             write_scalars(self.folder / _TENSORBOARD, row)
         last = server_round == simulation.rounds
@@ -200,18 +218,27 @@ class Recorder:
             )
         if last:
             self._draw()
-        self.console.print(_line(row, simulation.rounds, self._test), soft_wrap=True)
-        self._report, self._seconds, self._test = None, math.nan, {}
+        self.console.print(round_line(row, simulation.rounds, self._test), soft_wrap=True)
+        self._report, self._seconds, self._test, self._tests = None, math.nan, {}, None
         if self.on_round is not None:
             self.on_round(server_round)
         if last:
             self.close()
 
     def _save_results(self, arrays: list[Array]) -> None:
-        data = load_data(self.settings.data)
-        model = build_model(self.settings.simulation.model, data.num_classes, data.sample_shape)
-        names = array_names(model)
-        save_npz(self.folder / _ZEROS, self._zeros.to_arrays())
+        names = model_array_names(self.settings)
+        if self.settings.algorithm == "zerofl":
+            save_npz(self.folder / _ZEROS, self._zeros.to_arrays())
+        if self.summarise_masks is not None:
+            summary = self.summarise_masks()
+            save_npz(
+                self.folder / _MASKS,
+                {
+                    "clients": np.array(summary.clients, np.int64),
+                    "density": summary.density,
+                    "overlap": summary.overlap,
+                },
+            )
         # Last, so that a folder with a final model holds all results; pictures are drawn from them.
         save_npz(self.folder / _MODEL, dict(zip(names, arrays, strict=True)))
 
@@ -246,8 +273,11 @@ def _refuse_old_run(folder: Path) -> None:
 def _files_of_a_run(folder: Path) -> Iterator[Path]:
     """Yield what a run has written, its config first."""
     tables = [f"{table}.csv" for table in TABLES]
-    fixed = (_CONFIG, _ENVIRONMENT, _PARTITIONS, *tables, LINES, _CHECKPOINT, _MODEL, _ZEROS, LOG)
+    arrays = (_CHECKPOINT, _MODEL, _ZEROS, _MASKS)
+    fixed = (_CONFIG, _ENVIRONMENT, _PARTITIONS, *tables, LINES, *arrays, LOG)
     yield from (folder / name for name in fixed if (folder / name).exists())
+    yield from sorted((folder / STATES).glob("*/client-*/round-*.npz"))
+    yield from sorted(path for path in (folder / MASKS).glob("*") if path.is_file())
     yield from sorted((folder / "plots").glob("*.png"))
     yield from sorted((folder / _TENSORBOARD).glob("events.*"))
 
@@ -268,48 +298,3 @@ def _version(name: str) -> str:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
         return "not installed"
-
-
-def _round_row(
-    server_round: int,
-    report: RoundReport | None,
-    seconds: float,
-    test: Mapping[str, float],
-    learning_rate: float,
-) -> dict[str, Any]:
-    metrics: Mapping[str, Any] = report.metrics() if report else {}
-    return {
-        "round": server_round,
-        "loss": test.get("loss", math.nan),
-        "accuracy": test.get("accuracy", math.nan),
-        "client_loss": test.get("client_loss", math.nan),
-        "client_accuracy": test.get("client_accuracy", math.nan),
-        "train_loss": metrics.get("train_loss", math.nan),
-        "clients": len(report.clients) if report else 0,
-        "replies": metrics.get("replies", 0),
-        "failures": metrics.get("failures", 0),
-        "sparsity": report.plan.sparsity if report else math.nan,
-        "mask_ratio": report.plan.mask_ratio if report else math.nan,
-        "learning_rate": learning_rate,
-        "downlink_bytes": metrics.get("downlink_bytes", 0),
-        "uplink_bytes": metrics.get("uplink_bytes", 0),
-        "train_seconds": metrics.get("train_seconds", math.nan),
-        "round_seconds": seconds,
-        "nonzero_ratio": metrics.get("nonzero_ratio", math.nan),
-        "mask_overlap": metrics.get("mask_overlap", math.nan),
-    }
-
-
-def _test_text(test: Mapping[str, float]) -> str:
-    if "accuracy" not in test:
-        return "not tested    "
-    return f"accuracy {100 * test['accuracy']:5.1f} %  loss {test['loss']:6.3f}"
-
-
-def _line(row: Mapping[str, Any], rounds: int, test: Mapping[str, float]) -> str:
-    width = len(str(rounds))
-    return (
-        f"round {row['round']:{width}d}/{rounds}  {_test_text(test)}  "
-        f"up {row['uplink_bytes'] / 1e6:8.2f} MB  down {row['downlink_bytes'] / 1e6:8.2f} MB  "
-        f"{row['round_seconds']:6.1f} s  failures {row['failures']}"
-    )

@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from simulations import mask_plots, plots
+from simulations import adasplit_maps, adasplit_plots, mask_plots, plots
 from simulations.plot_style import (
     label,
     line_styles,
@@ -32,6 +32,11 @@ PICTURES: Mapping[str, plots.Picture] = {
     "mask_overlap": plots.mask_overlap,
     "zero_positions": mask_plots.zero_positions,
     "overlap_matrix": mask_plots.overlap_matrix,
+    "client_accuracy": adasplit_plots.client_accuracy,
+    "picks": adasplit_maps.picks,
+    "ucb_terms": adasplit_plots.ucb_terms,
+    "client_masks": adasplit_maps.client_masks,
+    "losses": adasplit_plots.losses,
     "partitions": plots.partitions,
 }
 """The pictures of a run by file name, in the order in which they are drawn."""

@@ -84,7 +84,10 @@ def resume(folder: Path) -> Path:
 
 def _run(recorder: Recorder, watch: Callable[[int], None] | None = None) -> Path:
     settings = recorder.settings
-    server_app, client_app = make_server_app(settings, recorder), make_client_app(settings)
+    server_app, client_app = (
+        make_server_app(settings, recorder),
+        make_client_app(settings, recorder.folder),
+    )
     with _quiet_flower(recorder.folder / LOG), _progress(recorder, watch):
         if settings.simulation.backend == "in-process":
             run_in_process(server_app, client_app, settings.data.num_clients)
@@ -142,7 +145,7 @@ def _quiet_flower(log_file: Path) -> Iterator[None]:
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     handler = logging.FileHandler(log_file)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
-    loggers = [logging.getLogger(name) for name in ("flwr", "ray", "zerofl_flwr")]
+    loggers = [logging.getLogger(name) for name in ("flwr", "ray", "zerofl_flwr", "adasplit_flwr")]
     before = [(logger.handlers[:], logger.propagate) for logger in loggers]
     for logger in loggers:
         logger.handlers, logger.propagate = [handler], False

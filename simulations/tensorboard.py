@@ -33,7 +33,7 @@ def write_scalars(folder: Path, row: Mapping[str, Any]) -> None:
     folder : Path
         TensorBoard's log folder of this run.
     row : mapping
-        A row of ``rounds.csv``; NaN and the round itself are left out.
+        A row of ``rounds.csv``; NaN, texts and the round itself are left out.
     """
     from torch.utils.tensorboard import SummaryWriter  # takes a second to import
 
@@ -43,5 +43,5 @@ def write_scalars(folder: Path, row: Mapping[str, Any]) -> None:
         old.unlink()  # the round of a run that was stopped before its checkpoint
     with SummaryWriter(str(folder), filename_suffix=suffix) as writer:
         for name, value in row.items():
-            if name != "round" and math.isfinite(value):
+            if name != "round" and not isinstance(value, str) and math.isfinite(value):
                 writer.add_scalar(name, value, server_round)

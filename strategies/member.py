@@ -19,10 +19,11 @@ from flwr.common import (
 )
 from flwr.server.client_proxy import ClientProxy
 
-from strategies.metering import Meter
+from strategies.metering import Instructions, Meter
 from zerofl_flwr.errors import ClientFailedError
 
 _Result = TypeVar("_Result")
+_Answer = TypeVar("_Answer", FitRes, EvaluateRes)
 
 
 class Member(ClientProxy):
@@ -50,16 +51,17 @@ class Member(ClientProxy):
 
     def fit(self, ins: FitIns, timeout: float | None, group_id: int | None) -> FitRes:
         """Train; the size of both messages goes to the meter."""
-        meter = self.meter
-        if meter is None:
-            return self._named(lambda: self.proxy.fit(ins, timeout, group_id))
-        return self._named(lambda: self._metered(meter, ins, timeout, group_id))
+        return self._named(
+            lambda: self._metered(ins, lambda: self.proxy.fit(ins, timeout, group_id))
+        )
 
     def evaluate(
         self, ins: EvaluateIns, timeout: float | None, group_id: int | None
     ) -> EvaluateRes:
-        """Evaluate."""
-        return self._named(lambda: self.proxy.evaluate(ins, timeout, group_id))
+        """Evaluate; the size of both messages goes to the meter."""
+        return self._named(
+            lambda: self._metered(ins, lambda: self.proxy.evaluate(ins, timeout, group_id))
+        )
 
     def get_properties(
         self, ins: GetPropertiesIns, timeout: float | None, group_id: int | None
@@ -79,11 +81,12 @@ class Member(ClientProxy):
         """Disconnect and perhaps reconnect later."""
         return self.proxy.reconnect(ins, timeout, group_id)
 
-    def _metered(
-        self, meter: Meter, ins: FitIns, timeout: float | None, group_id: int | None
-    ) -> FitRes:
+    def _metered(self, ins: Instructions, call: Callable[[], _Answer]) -> _Answer:
+        meter = self.meter
+        if meter is None:
+            return call()
         meter.sent(self.partition_id, ins)
-        result = self.proxy.fit(ins, timeout, group_id)
+        result = call()
         meter.received(self.partition_id, result)
         return result
 

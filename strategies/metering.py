@@ -1,4 +1,8 @@
-"""Bytes on the wire, measured on the serialized message, per client and round."""
+"""Bytes on the wire, measured on the serialized message, per client and round.
+
+Training and evaluation each have a :class:`Meter` of their own, so that neither is billed as the
+other.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +10,13 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from flwr.common import FitIns, FitRes, Parameters
+from flwr.common import EvaluateIns, EvaluateRes, FitIns, FitRes, Parameters
 from flwr.common.serde import recorddict_to_proto
 from flwr.compat.common import recorddict_compat as compat
 from flwr.proto.recorddict_pb2 import RecordDict as ProtoRecordDict
+
+Instructions = FitIns | EvaluateIns
+Result = FitRes | EvaluateRes
 
 
 @dataclass(frozen=True)
@@ -21,16 +28,16 @@ class Traffic:
 
 
 class Meter:
-    """Collects the traffic of one round's training messages; safe to use from many threads."""
+    """Collects the traffic of a round's training, or evaluation; safe to use from many threads."""
 
     def __init__(self) -> None:
         self._traffic: dict[int, Traffic] = {}
         self._lock = threading.Lock()
-        # One FitIns goes to many clients: it is measured once. Held here so that ids stay unique,
+        # One message goes to many clients: it is measured once. Held here so that ids stay unique,
         # and with it the whole message: let go of a meter when its round is over.
-        self._instructions: dict[int, tuple[FitIns, int]] = {}
+        self._instructions: dict[int, tuple[Instructions, int]] = {}
 
-    def sent(self, partition_id: int, instructions: FitIns) -> None:
+    def sent(self, partition_id: int, instructions: Instructions) -> None:
         """Note the message that goes down to a client."""
         with self._lock:
             known = self._instructions.get(id(instructions))
@@ -39,7 +46,7 @@ class Meter:
                 self._instructions[id(instructions)] = known
             self._traffic[partition_id] = Traffic(known[1], 0)
 
-    def received(self, partition_id: int, result: FitRes) -> None:
+    def received(self, partition_id: int, result: Result) -> None:
         """Note the reply that came up from a client."""
         uplink_bytes = message_bytes(result)
         with self._lock:
@@ -51,13 +58,18 @@ class Meter:
         with self._lock:
             return self._traffic.get(partition_id, Traffic())
 
+    def traffic(self) -> dict[int, Traffic]:
+        """Return the traffic of all clients that were sent something, by partition id."""
+        with self._lock:
+            return dict(sorted(self._traffic.items()))
 
-def message_bytes(content: FitIns | FitRes) -> int:
-    """Measure a training message: the bytes of its serialized content, arrays and scalars.
+
+def message_bytes(content: Instructions | Result) -> int:
+    """Measure a message: the bytes of its serialized content, arrays and scalars.
 
     Parameters
     ----------
-    content : FitIns or FitRes
+    content : FitIns, FitRes, EvaluateIns or EvaluateRes
         What goes down to, or came up from, a client.
 
     Returns
@@ -66,12 +78,16 @@ def message_bytes(content: FitIns | FitRes) -> int:
         Bytes of the protobuf that Flower puts on the wire for the content. The envelope (ids,
         time stamps; about 200 bytes a message) and the transport's own framing are not in it.
     """
+    if isinstance(content, EvaluateRes):
+        return int(recorddict_to_proto(compat.evaluateres_to_recorddict(content)).ByteSize())
     tensors = content.parameters.tensors
     hollow = replace(
         content, parameters=Parameters([b""] * len(tensors), content.parameters.tensor_type)
     )
     if isinstance(hollow, FitIns):
         record = compat.fitins_to_recorddict(hollow, keep_input=True)
+    elif isinstance(hollow, EvaluateIns):
+        record = compat.evaluateins_to_recorddict(hollow, keep_input=True)
     else:
         record = compat.fitres_to_recorddict(hollow, keep_input=True)
     return _filled_bytes(recorddict_to_proto(record), [len(tensor) for tensor in tensors])

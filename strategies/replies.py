@@ -7,32 +7,23 @@ import reprlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from flwr.common import FitRes
 from flwr.server.client_proxy import ClientProxy
 
-from strategies.member import Member, MemberFailedError
+from strategies.answers import Answer, Refusal, check_examples, in_order
 from zerofl_flwr.errors import PayloadError
 from zerofl_flwr.exchange import check_names, check_round, names_by_position
 from zerofl_flwr.payload import Entry, MetaValue, NotSent, Payload, TensorSpec, Values, decode
 from zerofl_flwr.settings import RoundPlan
 
-# Far above any real data set; a reply that claims more would drown everybody else's.
-MAX_EXAMPLES = 10**9
 _HEADER_BYTES_PER_LAYER = 4096
 _HEADER_BYTES = 65536
 
 Failure = tuple[ClientProxy, FitRes] | BaseException
-
-
-@dataclass(frozen=True)
-class Reply:
-    """A reply that passed its checks."""
-
-    member: Member
-    result: FitRes
+Reply: TypeAlias = Answer[FitRes]
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,14 +37,6 @@ class Update:
     def names(self) -> tuple[str, ...]:
         """The arrays' names: state_dict keys, or positions where the client does not know them."""
         return tuple(entry.name for entry in self.entries)
-
-
-@dataclass(frozen=True)
-class Refusal:
-    """A reply that did not come or was refused, and why."""
-
-    partition_id: int | None
-    reason: str
 
 
 class ReplyChecker:
@@ -100,7 +83,7 @@ class ReplyChecker:
             Naming the client, the layer and the field.
         """
         sender = str(reply.member)
-        _check_examples(reply.result.num_examples, sender)
+        check_examples(reply.result.num_examples, sender)
         payload = self._read(reply.result.parameters.tensors, sender)
         check_round(payload.meta.get("round"), self._plan, sender=sender)
         if self.names is not None:
@@ -188,16 +171,6 @@ class ReplyChecker:
             )
 
 
-def sort_replies(
-    results: Sequence[tuple[ClientProxy, FitRes]], failures: Sequence[Failure]
-) -> tuple[list[Reply], list[Refusal]]:
-    """Put replies in partition order, whatever order they came in, and name the failures."""
-    replies = [Reply(_member(proxy), result) for proxy, result in results]
-    replies.sort(key=lambda reply: reply.member.partition_id)
-    refusals = [_refusal(failure) for failure in failures]
-    return replies, _in_order(refusals)
-
-
 def keep_good(replies: Sequence[Reply], checker: ReplyChecker) -> tuple[list[Reply], list[Refusal]]:
     """Split replies into good and refused, both in partition order.
 
@@ -228,60 +201,7 @@ def keep_good(replies: Sequence[Reply], checker: ReplyChecker) -> tuple[list[Rep
             refused.append(Refusal(reply.member.partition_id, str(error)))
             continue
         good.append(reply)
-    return good, _in_order(refused)
-
-
-def name_missing(
-    asked: Sequence[Member], good: Sequence[Reply], refusals: Sequence[Refusal]
-) -> list[Refusal]:
-    """Add to the refusals who was asked and neither replied nor failed by name.
-
-    A failure that Flower left nameless is one of the missing clients'. With one of each, it gets
-    its name; otherwise all that can be said of each is that it may be one of those failures.
-    """
-    named = [refusal for refusal in refusals if refusal.partition_id is not None]
-    nameless = [refusal for refusal in refusals if refusal.partition_id is None]
-    known = {refusal.partition_id for refusal in named}
-    known |= {reply.member.partition_id for reply in good}
-    missing = [member for member in asked if member.partition_id not in known]
-    reasons = "; ".join(refusal.reason for refusal in nameless)
-    if not nameless:
-        reason = "no reply"
-    elif len(missing) == len(nameless) == 1:
-        reason = reasons
-    else:
-        reason = f"no reply, or one of these failures without a name: {reasons}"
-    found = [Refusal(member.partition_id, f"{member}: {reason}") for member in missing]
-    return [*nameless[len(missing) :], *named, *found]
-
-
-def _check_examples(num_examples: object, sender: str) -> None:
-    whole = isinstance(num_examples, int) and not isinstance(num_examples, bool)
-    if not whole or not 0 < num_examples <= MAX_EXAMPLES:  # type: ignore[operator]
-        raise PayloadError(
-            f"num_examples is {num_examples!r}; expected a whole number from 1 to {MAX_EXAMPLES}",
-            sender=sender,
-            field="num_examples",
-        )
-
-
-def _in_order(refusals: list[Refusal]) -> list[Refusal]:
-    return sorted(refusals, key=lambda r: -1 if r.partition_id is None else r.partition_id)
-
-
-def _member(proxy: ClientProxy) -> Member:
-    # A test, or a driver of its own, may hand over bare proxies: their id is then the partition.
-    return proxy if isinstance(proxy, Member) else Member(proxy, int(proxy.cid))
-
-
-def _refusal(failure: Failure) -> Refusal:
-    if isinstance(failure, MemberFailedError):
-        return Refusal(failure.partition_id, str(failure))
-    if isinstance(failure, BaseException):
-        return Refusal(None, f"{type(failure).__name__}: {failure}")
-    proxy, result = failure
-    member = _member(proxy)
-    return Refusal(member.partition_id, f"{member}: {result.status.message or 'no reason given'}")
+    return good, in_order(refused)
 
 
 def _is_float(dtype: np.dtype[Any]) -> bool:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from flwr.common import FitRes, Scalar
 from numpy.typing import NDArray
 
+from strategies.answers import Refusal
 from strategies.mask_report import LayerReport, overall_mask_overlap, overall_nonzero_ratio
 from strategies.metering import Meter, Traffic
-from strategies.replies import Refusal, Reply
+from strategies.replies import Reply
 from zerofl_flwr.settings import RoundPlan
 
 
@@ -65,17 +66,12 @@ class RoundReport:
 
         NaN if none does. A client behind the mod, for instance, need not tell any.
         """
-        told = [client for client in self.good if not math.isnan(client.train_loss)]
-        total = sum(client.num_examples for client in told)
-        if total == 0:
-            return math.nan
-        return sum(client.train_loss * client.num_examples for client in told) / total
+        return mean_train_loss(self.good)
 
     @property
     def train_seconds(self) -> float:
         """Seconds of training, summed over the good replies that tell theirs; NaN if none does."""
-        told = [c.train_seconds for c in self.good if not math.isnan(c.train_seconds)]
-        return sum(told) if told else math.nan
+        return total_train_seconds(self.good)
 
     def metrics(self) -> dict[str, Scalar]:
         """Give the round's figures as Flower metrics (bytes summed over clients, seconds too)."""
@@ -90,6 +86,21 @@ class RoundReport:
             "mask_overlap": overall_mask_overlap(self.layers),
         }
         return dict(values)
+
+
+def mean_train_loss(clients: Iterable[ClientReport]) -> float:
+    """Average the training loss over the samples of the clients that tell theirs; NaN of none."""
+    told = [client for client in clients if not math.isnan(client.train_loss)]
+    total = sum(client.num_examples for client in told)
+    if total == 0:
+        return math.nan
+    return sum(client.train_loss * client.num_examples for client in told) / total
+
+
+def total_train_seconds(clients: Iterable[ClientReport]) -> float:
+    """Sum the seconds of the clients that tell theirs; NaN if none does."""
+    told = [c.train_seconds for c in clients if not math.isnan(c.train_seconds)]
+    return sum(told) if told else math.nan
 
 
 def client_reports(

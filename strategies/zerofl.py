@@ -22,21 +22,14 @@ from flwr.server.client_proxy import ClientProxy
 from flwr.server.strategy import FedAvg, Strategy
 
 from strategies.aggregation import Aggregation
+from strategies.answers import Refusal, name_missing, sort_replies
 from strategies.cohort import Cohort
 from strategies.downlink import GlobalModel
 from strategies.identity import ANSWER_SECONDS
 from strategies.mask_report import MaskHistory
 from strategies.member import Member
-from strategies.metering import Meter
-from strategies.replies import (
-    Failure,
-    Refusal,
-    Reply,
-    ReplyChecker,
-    keep_good,
-    name_missing,
-    sort_replies,
-)
+from strategies.metering import Meter, Traffic
+from strategies.replies import Failure, Reply, ReplyChecker, keep_good
 from strategies.reports import RoundReport, client_reports
 from strategies.state import State, load_strategy_state, prefixed, strategy_state, unprefixed
 from strategies.wrapped import check_can_wrap
@@ -71,6 +64,11 @@ class ZeroFL(Strategy):
         Called with a :class:`strategies.reports.RoundReport` after each round's aggregation.
     **options
         Fields of :class:`zerofl_flwr.ZeroFLSettings`.
+
+    Attributes
+    ----------
+    evaluation_traffic : dict of int to Traffic
+        Bytes of the clients' last evaluation, by partition id; no round's report counts them.
 
     Raises
     ------
@@ -127,7 +125,9 @@ class ZeroFL(Strategy):
         if isinstance(initial, Parameters):
             self.model.check_fits(initial)
         self._cohort = Cohort(seed, getattr(self.strategy, "min_available_clients", 1))
+        self.evaluation_traffic: dict[int, Traffic] = {}
         self._meter = Meter()
+        self._evaluation_meter = Meter()
         self._asked: list[Member] = []
 
     def __repr__(self) -> str:
@@ -228,7 +228,8 @@ class ZeroFL(Strategy):
     ) -> list[tuple[ClientProxy, EvaluateIns]]:
         """Let the wrapped strategy choose clients; send them the model as for training."""
         plan = self.settings.plan(server_round)
-        cohort = self._cohort.at(client_manager, server_round, "evaluate")
+        meter = self._evaluation_meter = Meter()
+        cohort = self._cohort.at(client_manager, server_round, "evaluate", meter)
         pairs = self.strategy.configure_evaluate(server_round, parameters, cohort)
         return self.model.outgoing(pairs, plan)
 
@@ -239,6 +240,8 @@ class ZeroFL(Strategy):
         failures: list[tuple[ClientProxy, EvaluateRes] | BaseException],
     ) -> tuple[float | None, dict[str, Scalar]]:
         """Let the wrapped strategy average, over replies in partition order."""
+        self.evaluation_traffic = self._evaluation_meter.traffic()
+        self._evaluation_meter = Meter()  # the old one holds the messages that went down
         for failure in failures:
             log(WARNING, "round %d, evaluation failed: %s", server_round, failure)
         ordered = sorted(results, key=lambda pair: getattr(pair[0], "partition_id", 0))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import statistics
 import time
+from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 import torch
@@ -20,11 +21,12 @@ from flwr.server.strategy import FedAvg
 from flwr.simulation import run_simulation
 from torch import nn
 
-from simulations.assembly import initial_arrays, make_client_app
+from simulations.assembly import make_client_app
 from simulations.batches import batches
 from simulations.data import load_data
 from simulations.models import build_model
 from simulations.settings import RunSettings
+from simulations.zerofl_parts import initial_arrays
 from strategies import ZeroFL
 from zerofl_flwr.threads import limit_threads
 
@@ -117,7 +119,7 @@ def updates_per_second(settings: RunSettings, *, zerofl: bool) -> float:
                 strategy=strategy, config=ServerConfig(num_rounds=simulation.rounds)
             )
         ),
-        make_client_app(settings) if zerofl else ClientApp(plain_client),
+        make_client_app(settings, Path()) if zerofl else ClientApp(plain_client),
         num_supernodes=settings.data.num_clients,
         backend_config={
             "init_args": {"log_to_driver": False, "logging_level": "error"},

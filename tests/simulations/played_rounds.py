@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from simulations.assembly import initial_arrays
 from simulations.recorder import Recorder
 from simulations.settings import RunSettings
+from simulations.zerofl_parts import initial_arrays
 from strategies.mask_report import LayerReport
 from strategies.reports import ClientReport, RoundReport
 

@@ -19,7 +19,8 @@ from simulations import __main__ as command_line
 from simulations import recorder as recorder_module
 from simulations import runner
 from simulations.recorder import Recorder
-from simulations.settings import all_fields, default_text, help_texts, read_config
+from simulations.setting_groups import all_fields, default_text, help_texts
+from simulations.settings import read_config
 from tests.simulations.small_runs import SMALL, Stopped, small, stopped_after
 from zerofl_flwr.errors import LeanFlwrError, SettingsError
 

@@ -15,7 +15,8 @@ import psutil
 import pytest
 
 from simulations.apps import check_federation, check_same
-from simulations.settings import RunSettings, all_fields
+from simulations.setting_groups import all_fields
+from simulations.settings import RunSettings
 from tests.simulations.setting_defaults import default_of
 from zerofl_flwr.errors import SettingsError
 

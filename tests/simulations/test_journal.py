@@ -29,7 +29,9 @@ def write_rounds(folder: Path, *numbers: int) -> Journal:
     journal = Journal(folder)
     journal.append_initial(row(0))
     for number in numbers:
-        journal.append_round(row(number), [client(number)] * 2, [layer(number)])
+        journal.append_round(
+            row(number), {"clients": [client(number)] * 2, "layers": [layer(number)]}
+        )
     return journal
 
 
@@ -49,7 +51,8 @@ def test_rows_are_appended_under_one_header(tmp_path: Path) -> None:
 def test_json_lines_are_strict_and_hold_everything(tmp_path: Path) -> None:
     journal = Journal(tmp_path)
     journal.append_round(
-        row(1, sparsity=0.9, seconds=math.inf), [client(1), client(1, "é broke")], [layer(1)]
+        row(1, sparsity=0.9, seconds=math.inf),
+        {"clients": [client(1), client(1, "é broke")], "layers": [layer(1)]},
     )
 
     def no_constant(name: str) -> None:
@@ -70,7 +73,7 @@ def test_json_lines_are_strict_and_hold_everything(tmp_path: Path) -> None:
 def test_an_error_of_several_lines_becomes_one(tmp_path: Path) -> None:
     journal = Journal(tmp_path)
     reason = "client 3: <class 'X'>:<'\nException, \"quoted\"\u2028\r\n\tMessage: [NaN]'>"
-    journal.append_round(row(1), [client(1, reason)], [])
+    journal.append_round(row(1), {"clients": [client(1, reason)], "layers": []})
     assert len((tmp_path / "clients.csv").read_text().splitlines()) == 2
     table = pd.read_csv(tmp_path / "clients.csv")
     expected = "client 3: <class 'X'>:<' Exception, \"quoted\" Message: [NaN]'>"
@@ -78,7 +81,7 @@ def test_an_error_of_several_lines_becomes_one(tmp_path: Path) -> None:
 
 
 def test_no_rows_make_no_table(tmp_path: Path) -> None:
-    Journal(tmp_path).append_round(row(1), [client(1)], [])
+    Journal(tmp_path).append_round(row(1), {"clients": [client(1)], "layers": []})
     assert not (tmp_path / "layers.csv").exists()
     Journal(tmp_path).drop_after(1)
     assert not (tmp_path / "layers.csv").exists()
@@ -101,7 +104,9 @@ def test_a_journal_that_was_cut_goes_on_like_an_unbroken_one(tmp_path: Path) -> 
     journal = write_rounds(cut, 1, 2)
     journal.drop_after(1)
     for number in (2, 3):
-        journal.append_round(row(number), [client(number)] * 2, [layer(number)])
+        journal.append_round(
+            row(number), {"clients": [client(number)] * 2, "layers": [layer(number)]}
+        )
     assert contents(cut) == contents(unbroken)
 
 

@@ -10,7 +10,7 @@ import pytest
 import ray
 
 from simulations.ray_cluster import check_address, ray_cluster
-from simulations.settings import SimulationSettings
+from simulations.simulation_settings import SimulationSettings
 from zerofl_flwr.errors import SettingsError
 
 

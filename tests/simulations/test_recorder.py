@@ -11,10 +11,10 @@ import pytest
 from rich.console import Console
 
 from simulations import recorder as recorder_module
-from simulations.assembly import initial_arrays
 from simulations.checkpoint import Checkpoint
 from simulations.recorder import Recorder
 from simulations.settings import RunSettings, read_config
+from simulations.zerofl_parts import initial_arrays
 from tests.simulations.parquet_folders import pictures, write_split
 from tests.simulations.played_rounds import contents, play, play_round, report_of, table
 from tests.simulations.small_runs import arrays_of, small

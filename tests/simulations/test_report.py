@@ -9,8 +9,11 @@ from matplotlib.collections import FillBetweenPolyCollection
 from matplotlib.image import imread
 
 from simulations.report import PICTURES, compare_accuracy, write_plots
+from tests.simulations.adasplit_run_folders import ADASPLIT_PICTURES, write_adasplit_run
 from tests.simulations.run_folders import seed_run, write_masks, write_run
 from zerofl_flwr.errors import DataError, SettingsError
+
+ZEROFL_PICTURES = [name for name in PICTURES if name not in ADASPLIT_PICTURES]
 
 
 @pytest.fixture
@@ -68,7 +71,22 @@ def test_what_cannot_be_compared_is_refused(two_seeds: list[Path], tmp_path: Pat
 def test_every_picture_is_written_and_shows_something(tmp_path: Path, size: dict[str, int]) -> None:
     run = write_run(tmp_path / "run", **size)
     written = write_plots(run)
-    assert written == [run / "plots" / f"{name}.png" for name in PICTURES]
+    assert written == [run / "plots" / f"{name}.png" for name in ZEROFL_PICTURES]
+    assert_shows_something(written)
+
+
+@pytest.mark.parametrize("size", [{}, {"clients": 100, "rounds": 150, "asked": 20}], ids=str)
+def test_every_picture_of_adasplit_is_written_and_shows_something(
+    tmp_path: Path, size: dict[str, int]
+) -> None:
+    run = write_adasplit_run(tmp_path / "run", **size)
+    written = write_plots(run)
+    common = {"accuracy_by_round", "accuracy_by_megabytes", "partitions"}
+    assert {path.stem for path in written} == {*common, *ADASPLIT_PICTURES}
+    assert_shows_something(written)
+
+
+def assert_shows_something(written: list[Path]) -> None:
     for path in written:
         pixels = imread(path)[..., :3]
         assert path.stat().st_size > 5_000, path.name
@@ -78,7 +96,9 @@ def test_every_picture_is_written_and_shows_something(tmp_path: Path, size: dict
 
 
 def test_nothing_is_cut_off_at_the_edges(tmp_path: Path) -> None:
-    for path in write_plots(write_run(tmp_path / "run", layers=12)):
+    zerofl = write_run(tmp_path / "zerofl", layers=12)
+    adasplit = write_adasplit_run(tmp_path / "adasplit", local_rounds=11)
+    for path in [*write_plots(zerofl), *write_plots(adasplit)]:
         pixels = imread(path)[..., :3]
         for edge in (pixels[:2], pixels[-2:], pixels[:, :2], pixels[:, -2:]):
             assert (edge == 1).all(), path.name
@@ -86,7 +106,7 @@ def test_nothing_is_cut_off_at_the_edges(tmp_path: Path) -> None:
 
 def test_one_round_has_everything_but_the_overlap_with_the_round_before(tmp_path: Path) -> None:
     written = write_plots(write_run(tmp_path / "run", rounds=1, clients=1, layers=1, positions=3))
-    assert {path.stem for path in written} == set(PICTURES) - {"mask_overlap"}
+    assert {path.stem for path in written} == set(ZEROFL_PICTURES) - {"mask_overlap"}
 
 
 def test_missing_files_skip_their_pictures(tmp_path: Path) -> None:
@@ -110,7 +130,7 @@ def test_names_that_look_like_formulas_can_be_drawn(tmp_path: Path) -> None:
     partitions.to_csv(run / "partitions.csv", index=False)
     pd.read_csv(run / "layers.csv").assign(layer="$_$").to_csv(run / "layers.csv", index=False)
     write_masks(run, [1, 2], {"$_$": np.array([[True, False], [False, True]])})
-    assert len(write_plots(run)) == len(PICTURES)
+    assert len(write_plots(run)) == len(ZEROFL_PICTURES)
     compare_accuracy({"$_$": [run]}, "round").draw_without_rendering()
 
 

@@ -2,118 +2,86 @@
 
 from __future__ import annotations
 
-import dataclasses
 import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from simulations.data_settings import DataSettings
-from simulations.settings import (
-    RunSettings,
-    SimulationSettings,
-    all_fields,
-    help_texts,
-    read_config,
-    type_of,
-)
+from simulations.setting_groups import all_fields, fields_of, type_of
+from simulations.settings import RunSettings, read_config
+from simulations.simulation_settings import SimulationSettings
 from tests.simulations.setting_defaults import default_of
+from tests.simulations.setting_values import CASES, COMBINED, combined
 from zerofl_flwr.errors import SettingsError
 from zerofl_flwr.recommended import recommended_settings
 from zerofl_flwr.settings import ZeroFLSettings
-from zerofl_flwr.training import TrainingSettings
-
-# Something other than the default for every key, such that all of them work together.
-OTHERS: dict[str, Any] = {
-    "algorithm": "zerofl",
-    "rounds": 40,
-    "clients-per-round": 5,
-    "model": "resnet18",
-    "masked": "conv2,fc1",
-    "strategy": "fedadam",
-    "server-learning-rate": 0.02,
-    "server-momentum": 0.5,
-    "server-tau": 0.01,
-    "proximal-mu": 0.1,
-    "evaluate-every": 2,
-    "fraction-evaluate": 0.25,
-    "backend": "in-process",
-    "cpus-per-client": 2,
-    "gpus-per-client": 0.5,
-    "ray-address": "127.0.0.1:6379",
-    "device": "cuda:1",
-    "checkpoint-every": 3,
-    "tensorboard": True,
-    "dataset": "uoft-cs/cifar10",
-    "dataset-config": "plain_text",
-    "partitioner": "shards",
-    "alpha": 0.3,
-    "num-clients": 20,
-    "samples-per-client": 300,
-    "partition-by": "label",
-    "shards-per-client": 3,
-    "validation-fraction": 0.2,
-    "test-samples": 100,
-    "audio-features": "mfcc",
-    "image-column": "img",
-    "audio-column": "audio",
-    "label-column": "label",
-    "seed": 7,
-    "learning-rate": 0.05,
-    "learning-rate-end": 0.01,
-    "momentum": 0.9,
-    "weight-decay": 0.0005,
-    "batch-size": 16,
-    "local-epochs": 2,
-    "sparsity": 0.9,
-    "sparsity-schedule": "cubic",
-    "sparsity-start": 0.3,
-    "sparsity-rounds": 20,
-    "mask-ratio": 0.1,
-    "mask-ratio-schedule": "linear",
-    "mask-ratio-start": 0.4,
-    "mask-ratio-rounds": 10,
-    "activation-sparsity": 0.8,
-    "gradient-sparsity": 0.1,
-    "topk-period": 4,
-    "rule": "top-k-diff",
-    "aggregation": "senders",
-    "freeze-mask-after-round": 30,
-    "sparse-downlink": False,
-    "on-failure": "raise",
-    "min-replies": 2,
-    "per-client": True,
-}
-# These two cannot be set together with others above.
-EXCLUDED = {"audio-column": "image-column", "per-client": "aggregation"}
-
-
-def combined(key: str, value: Any) -> dict[str, Any]:
-    mapping = OTHERS | {key: value}
-    for one, other in EXCLUDED.items():
-        mapping.pop(other if key == one else one)
-    return mapping
 
 
 def test_the_list_of_keys_is_complete_and_each_is_unique() -> None:
     keys = [key for _, key, _ in all_fields()]
-    assert keys == list(OTHERS)
     assert len(set(keys)) == len(keys)
+    for algorithm, mapping in COMBINED.items():
+        assert {key for _, key, _ in fields_of(algorithm)} == set(mapping)
+    assert set(keys) == {key for _, key in CASES}
 
 
-@pytest.mark.parametrize("key", OTHERS)
-def test_every_setting_comes_back_from_a_mapping_and_from_toml(key: str, tmp_path: Path) -> None:
-    mapping = combined(key, OTHERS[key])
-    settings = RunSettings.from_mapping(mapping)
-    group, field = next((g, f) for g, k, f in all_fields() if k == key)
-    assert getattr(getattr(settings, group), field.name) == OTHERS[key]
-    if key != "algorithm":  # there is one so far
-        assert OTHERS[key] != default_of(field)
+@pytest.mark.parametrize(("algorithm", "key"), CASES)
+def test_every_setting_comes_back_from_a_mapping_and_from_toml(
+    algorithm: str, key: str, tmp_path: Path
+) -> None:
+    settings = RunSettings.from_mapping(combined(algorithm, key))
+    group, field = next((g, f) for g, k, f in fields_of(algorithm) if k == key)
+    value = COMBINED[algorithm][key]
+    assert getattr(getattr(settings, group), field.name) == value
+    if (algorithm, key) != ("zerofl", "algorithm"):
+        assert value != default_of(field)
     assert RunSettings.from_mapping(settings.to_mapping()) == settings
     settings.save(tmp_path / "config.toml")
     assert tomllib.loads((tmp_path / "config.toml").read_text()) == settings.to_mapping()
     assert RunSettings.from_mapping(read_config(tmp_path / "config.toml")) == settings
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"algorithm": "adasplit", "sparsity": 0.9}, "sparsity has no effect with .* adasplit"),
+        ({"algorithm": "adasplit", "learning-rate": 0.05}, "learning-rate has no effect"),
+        ({"algorithm": "adasplit", "aggregation": "senders"}, "aggregation has no effect"),
+        ({"algorithm": "adasplit", "paper": True}, "paper is a choice of zerofl"),
+        ({"kappa": 0.5}, "kappa has no effect with the algorithm zerofl"),
+        ({"algorithm": 1}, "algorithm is 1; expected a str"),
+    ],
+)
+def test_a_setting_of_the_other_method_is_refused(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        RunSettings.from_mapping(values)
+
+
+def test_what_the_other_method_has_by_default_may_be_said() -> None:
+    # `flwr run` passes every key that pyproject.toml lists.
+    every = {key: default_of(field) for _, key, field in all_fields()}
+    listed = {key: "" if value is None else value for key, value in every.items()}
+    zerofl = RunSettings.from_mapping(listed)
+    assert zerofl == RunSettings.from_mapping({})
+    adasplit = RunSettings.from_mapping(listed | {"algorithm": "adasplit"})
+    assert adasplit == RunSettings.from_mapping({"algorithm": "adasplit"})
+    assert "sparsity" not in adasplit.to_mapping()
+    assert "kappa" not in zerofl.to_mapping()
+
+
+def test_who_tests_depends_on_the_method_unless_it_is_said() -> None:
+    assert SimulationSettings().evaluating_fraction == 0
+    assert SimulationSettings(algorithm="adasplit").evaluating_fraction == 1
+    assert (
+        SimulationSettings(algorithm="adasplit", fraction_evaluate=0.5).evaluating_fraction == 0.5
+    )
+
+
+def test_slow_clients_must_be_there() -> None:
+    assert RunSettings.from_mapping({"slow": "9:2"}).slow_clients == {9: 2.0}
+    with pytest.raises(SettingsError, match=r"slow names partition 10, .* only 10 clients"):
+        RunSettings.from_mapping({"slow": "10:2"})
 
 
 def test_nothing_given_is_the_defaults() -> None:
@@ -257,33 +225,6 @@ def test_groups_are_checked_together_and_each_by_itself(
 ) -> None:
     with pytest.raises(SettingsError, match=message):
         RunSettings.from_mapping(changes)
-
-
-def test_every_setting_has_a_help_text_from_its_docstring() -> None:
-    for group, key, field in all_fields():
-        text = help_texts(group).get(field.name, "")
-        assert len(text) > 10, key
-        assert text.endswith("."), (key, text)
-
-
-@pytest.mark.parametrize(
-    ("group", "owner"),
-    [
-        ("simulation", SimulationSettings),
-        ("data", DataSettings),
-        ("training", TrainingSettings),
-        ("zerofl", ZeroFLSettings),
-    ],
-)
-def test_the_docstrings_describe_the_settings_and_nothing_else(group: str, owner: Any) -> None:
-    assert set(help_texts(group)) == {field.name for field in dataclasses.fields(owner)}
-
-
-def test_help_texts_join_lines_and_know_shared_descriptions() -> None:
-    texts = help_texts("data")
-    assert texts["image_column"] == texts["label_column"]
-    assert "\n" not in texts["partitioner"]
-    assert texts["alpha"].startswith("Concentration of the Dirichlet distribution, greater than 0.")
 
 
 def test_a_local_data_folder_becomes_absolute(

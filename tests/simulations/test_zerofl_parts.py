@@ -20,11 +20,13 @@ from flwr.server.strategy import (
 )
 from torch.utils.data import DataLoader, TensorDataset
 
-from simulations.assembly import initial_arrays, make_client, make_strategy, server_device
 from simulations.batches import LazyBatches, batches
 from simulations.data import FederatedData, Partition, load_data
+from simulations.devices import server_device
 from simulations.models import build_model
-from simulations.settings import RunSettings, SimulationSettings
+from simulations.settings import RunSettings
+from simulations.simulation_settings import SimulationSettings
+from simulations.zerofl_parts import initial_arrays, make_client, make_strategy
 from strategies import ZeroFL
 from tests.simulations.small_runs import small
 from zerofl_flwr.errors import ClientFailedError, DataError, SettingsError

@@ -9,9 +9,17 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 from flwr.app import RecordDict
-from flwr.common import FitIns, FitRes, Parameters, ndarrays_to_parameters
+from flwr.common import (
+    EvaluateIns,
+    EvaluateRes,
+    FitIns,
+    FitRes,
+    Parameters,
+    ndarrays_to_parameters,
+)
 from flwr.common.serde import recorddict_to_proto
 from flwr.compat.common import recorddict_compat as compat
+from flwr.server.server import evaluate_clients
 from flwr.server.strategy import FedAvg, FedProx
 
 from strategies import ZeroFL, metering
@@ -50,9 +58,9 @@ def test_measuring_leaves_the_message_as_it_is() -> None:
 
 
 def test_a_message_to_many_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    measured: list[FitIns | FitRes] = []
+    measured: list[metering.Instructions | metering.Result] = []
 
-    def counting(content: FitIns | FitRes) -> int:
+    def counting(content: metering.Instructions | metering.Result) -> int:
         measured.append(content)
         return message_bytes(content)
 
@@ -152,3 +160,73 @@ def test_a_message_without_tensors_is_measured() -> None:
     down = FitIns(Parameters([], ""), {})
     full = recorddict_to_proto(compat.fitins_to_recorddict(down, keep_input=True))
     assert message_bytes(down) == len(full.SerializeToString())
+
+
+@pytest.mark.parametrize("size", [0, 1, 127, 128, 16_384, 300_000])
+def test_messages_of_a_test_are_measured_as_they_are_serialized(size: int) -> None:
+    tensors = [b"x" * size, b"y" * (size // 2)]
+    down = EvaluateIns(Parameters(tensors, "numpy.ndarray"), {"round": 3})
+    up = EvaluateRes(OK, 0.5, 12, {"accuracy": 0.25, "payload-0": b"z" * size})
+    assert message_bytes(down) == serialized(
+        compat.evaluateins_to_recorddict(down, keep_input=True)
+    )
+    assert message_bytes(up) == serialized(compat.evaluateres_to_recorddict(up))
+    assert down.parameters.tensors == tensors
+    assert message_bytes(up) > size
+
+
+def test_a_member_meters_its_tests() -> None:
+    node, down = Node(4), EvaluateIns(instructions().parameters, {})
+    member = Member(node, 4)
+    up = member.evaluate(down, None, None)  # without a meter, too
+    meter = member.meter = Meter()
+    assert member.evaluate(down, None, None) == up
+    assert node.evaluated == [down, down]
+    assert meter.of(4) == Traffic(message_bytes(down), message_bytes(up))
+
+
+def test_the_traffic_of_all_clients_comes_in_partition_order() -> None:
+    meter, down, up = Meter(), instructions(), reply(5)
+    for client in (7, 2):
+        meter.sent(client, down)
+    meter.received(7, up)
+    size = message_bytes(down)
+    assert meter.traffic() == {2: Traffic(size, 0), 7: Traffic(size, message_bytes(up))}
+    assert list(meter.traffic()) == [2, 7]
+
+
+def test_zerofl_tells_the_bytes_of_a_test_apart_from_the_rounds() -> None:
+    model = toy()
+    manager, strategy = managed(honest_nodes(model, [5, 10, 15])), ZeroFL(FedAvg(), sparsity=0.9)
+    played = play(strategy, manager, model.parameters, 1)
+    assert strategy.evaluation_traffic == {}
+    pairs = strategy.configure_evaluate(1, played.parameters, manager)
+    results, failures = evaluate_clients(pairs, max_workers=2, timeout=None, group_id=1)
+    _, metrics = strategy.aggregate_evaluate(1, results, failures)
+    assert metrics == {}
+    assert strategy.evaluation_traffic == {
+        partition: Traffic(message_bytes(pairs[0][1]), message_bytes(result))
+        for partition, result in enumerate(
+            result for _, result in sorted(results, key=lambda pair: pair[0].cid)
+        )
+    }
+    down, up = (played.metrics[f"{way}link_bytes"] for way in ("down", "up"))
+    assert down == sum(message_bytes(ins) for ins in played.instructions.values())
+    assert up == sum(message_bytes(result) for result in played.results.values())
+
+
+def test_no_test_message_outlives_its_test() -> None:
+    model, strategy = toy(), ZeroFL(FedAvg(), sparsity=0.9)
+    manager = managed(honest_nodes(model, [5, 10]))
+    played = play(strategy, manager, model.parameters, 1)
+    pairs = strategy.configure_evaluate(1, played.parameters, manager)
+    message = weakref.ref(pairs[0][1])
+    results, failures = evaluate_clients(pairs, max_workers=2, timeout=None, group_id=1)
+    strategy.aggregate_evaluate(1, results, failures)
+    del pairs, results
+    for node in manager.all().values():
+        assert isinstance(node, Node)
+        node.evaluated.clear()
+    strategy.configure_fit(2, played.parameters, manager)
+    gc.collect()
+    assert message() is None

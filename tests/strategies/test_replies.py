@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-from flwr.common import Code, FitRes, Status, ndarrays_to_parameters
+from flwr.common import FitRes, ndarrays_to_parameters
 from numpy.typing import NDArray
 
-from strategies.member import Member, MemberFailedError
-from strategies.replies import (
-    MAX_EXAMPLES,
-    Refusal,
-    Reply,
-    ReplyChecker,
-    keep_good,
-    name_missing,
-    sort_replies,
-)
+from strategies.answers import MAX_EXAMPLES
+from strategies.member import Member
+from strategies.replies import Reply, ReplyChecker, keep_good
 from tests.strategies.bad_replies import FAULTS, FROZEN_FAULTS, Fault, examples
 from tests.strategies.federation import OK, Honest, Node, toy, trained
 from zerofl_flwr.errors import PayloadError
@@ -159,85 +150,3 @@ def test_good_replies_are_kept_and_bad_ones_named() -> None:
         "client 2, field num_examples: num_examples is 0; "
         "expected a whole number from 1 to 1000000000"
     )
-
-
-def test_replies_come_in_partition_order_and_failures_get_their_names() -> None:
-    result = honest(plan())
-    failed = replace(result, status=Status(Code.FIT_NOT_IMPLEMENTED, "cannot train"))
-    silent = replace(result, status=Status(Code.FIT_NOT_IMPLEMENTED, ""))
-    replies, refusals = sort_replies(
-        [(Member(Node(partition), partition), result) for partition in (11, 2, 30)],
-        [
-            MemberFailedError(7, "out of memory"),
-            (Member(Node(5), 5), failed),
-            RuntimeError("the line broke"),
-            (Member(Node(6), 6), silent),
-        ],
-    )
-    assert [reply.member.partition_id for reply in replies] == [2, 11, 30]
-    assert refusals == [
-        Refusal(None, "RuntimeError: the line broke"),
-        Refusal(5, "client 5: cannot train"),
-        Refusal(6, "client 6: no reason given"),
-        Refusal(7, "client 7: out of memory"),
-    ]
-
-
-def test_bare_proxies_go_by_their_client_id() -> None:
-    replies, refusals = sort_replies(
-        [(Node(None, cid="12"), honest(plan())), (Node(None, cid="4"), honest(plan()))],
-        [(Node(None, cid="8"), honest(plan()))],
-    )
-    assert [reply.member.partition_id for reply in replies] == [4, 12]
-    assert refusals == [Refusal(8, "client 8: Success")]
-
-
-def missing(
-    asked: Sequence[int], good: Sequence[int], refusals: Sequence[Refusal]
-) -> list[tuple[int | None, str]]:
-    members = {partition: Member(Node(partition), partition) for partition in range(9)}
-    replies = [Reply(members[partition], honest(plan())) for partition in good]
-    named = name_missing([members[partition] for partition in asked], replies, refusals)
-    return [(refusal.partition_id, refusal.reason) for refusal in named]
-
-
-LOST, BROKEN = Refusal(None, "ValueError: lost"), Refusal(None, "ValueError: broken")
-
-
-@pytest.mark.parametrize(
-    ("asked", "good", "refusals", "expected"),
-    [
-        ([1, 2], [1, 2], [], []),
-        ([1, 2, 3], [2], [], [(1, "client 1: no reply"), (3, "client 3: no reply")]),
-        ([1, 2], [1], [Refusal(2, "client 2: ill")], [(2, "client 2: ill")]),
-        ([1, 2], [1], [LOST], [(2, "client 2: ValueError: lost")]),
-        ([], [1], [LOST], [(None, "ValueError: lost")]),
-        ([1], [1], [LOST], [(None, "ValueError: lost")]),
-    ],
-)
-def test_who_did_not_reply_is_named(
-    asked: list[int],
-    good: list[int],
-    refusals: list[Refusal],
-    expected: list[tuple[int | None, str]],
-) -> None:
-    assert missing(asked, good, refusals) == expected
-
-
-@pytest.mark.parametrize("nameless", [[LOST], [LOST, BROKEN]])
-def test_several_missing_clients_are_not_blamed_one_by_one(nameless: list[Refusal]) -> None:
-    # Which of the two a nameless failure was cannot be known; both are counted, once each.
-    named = missing([1, 2, 3], [2], nameless)
-    assert [partition for partition, _ in named] == [1, 3]
-    for partition, reason in named:
-        assert reason.startswith(f"client {partition}: no reply, or one of these failures")
-        assert all(refusal.reason in reason for refusal in nameless)
-
-
-def test_more_nameless_failures_than_missing_clients() -> None:
-    named = missing([1, 2], [1], [LOST, BROKEN])
-    assert [partition for partition, _ in named] == [None, 2]
-    either = (
-        "no reply, or one of these failures without a name: ValueError: lost; ValueError: broken"
-    )
-    assert named[1][1] == f"client 2: {either}"

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from flwr.common import FitIns, FitRes, Parameters, Scalar
 
+from strategies.answers import Refusal
 from strategies.mask_report import LayerReport
 from strategies.member import Member
 from strategies.metering import Meter, message_bytes
-from strategies.replies import Refusal, Reply
+from strategies.replies import Reply
 from strategies.reports import ClientReport, RoundReport, client_reports
 from tests.strategies.federation import OK, Node
 from zerofl_flwr.settings import ZeroFLSettings
