@@ -1,0 +1,119 @@
+"""AdaSplit's parts of a run, from its settings: client and strategy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+
+from flwr.app import RecordDict
+
+from adasplit_flwr import AdaSplitClient
+from adasplit_flwr.batches import ShuffledBatches
+from adasplit_flwr.split import SplitModel
+from simulations.batches import EVALUATION_BATCH, LazyBatches, LazySeekable, batches
+from simulations.data import load_data
+from simulations.run_models import split_model
+from simulations.settings import RunSettings
+from strategies import AdaSplit, AdaSplitRoundReport, AdaSplitTestReport
+from zerofl_flwr.training import Batches
+
+RUN = "run"
+"""Name under which clients keep their state: a run's folder holds one run."""
+
+STATES, MASKS = "clients", "masks"
+"""Folders of a run: the clients' states, and the masks that do not fit into memory."""
+
+
+def make_client(
+    settings: RunSettings, partition_id: int, state: RecordDict, folder: Path
+) -> AdaSplitClient:
+    """Build the client that holds one partition; its tensors are made when they are needed.
+
+    Parameters
+    ----------
+    settings : RunSettings
+        The run's.
+    partition_id : int
+        Which partition.
+    state : RecordDict
+        What lasts from message to message: a context's state.
+    folder : Path
+        The run's folder; clients keep their state there as well, unless the settings name another
+        folder, or the run keeps no checkpoint that they would have to go with.
+    """
+    data = load_data(settings.data)
+
+    def training() -> ShuffledBatches:
+        train = data.partition(partition_id).train
+        return ShuffledBatches(
+            train, settings.training.batch_size, full=settings.split.full_batches
+        )
+
+    def validation() -> Batches:
+        return batches(data.partition(partition_id).validation, EVALUATION_BATCH)
+
+    return AdaSplitClient(
+        _model(settings),
+        LazySeekable(training),
+        LazyBatches(validation) if data.validation_size(partition_id) else None,
+        partition_id=partition_id,
+        state=state,
+        state_dir=_state_dir(settings, folder),
+        kept_states=settings.simulation.checkpoint_every + 1,
+        seed=settings.seed,
+        device=settings.simulation.device,
+        threads=settings.simulation.cpus_per_client,
+        num_classes=data.num_classes,
+    )
+
+
+def make_strategy(
+    settings: RunSettings,
+    folder: Path | None,
+    on_round: Callable[[AdaSplitRoundReport], None] | None = None,
+    on_test: Callable[[AdaSplitTestReport], None] | None = None,
+) -> AdaSplit:
+    """Build the strategy of a run.
+
+    Parameters
+    ----------
+    settings : RunSettings
+        The run's.
+    folder : Path or None
+        The run's folder; None, for a trial, keeps no files.
+    on_round, on_test : callable, optional
+        Who is told of each round, and of each test.
+    """
+    data, simulation = load_data(settings.data), settings.simulation
+    one_at_a_time = settings.adasplit.client_weights == "relayed"
+    return AdaSplit(
+        split_model(settings),
+        settings.adasplit,
+        rounds=simulation.rounds,
+        sample_shape=data.sample_shape,
+        num_classes=data.num_classes,
+        fraction_fit=1.0 if one_at_a_time else 0.0,
+        min_fit_clients=1 if one_at_a_time else simulation.clients_per_round,
+        min_available_clients=settings.data.num_clients,
+        evaluate_every=simulation.evaluate_every,
+        fraction_evaluate=simulation.evaluating_fraction,
+        max_batch_size=max(EVALUATION_BATCH, settings.training.batch_size + 1),
+        run=RUN,
+        folder=None if folder is None else folder / MASKS,
+        seed=settings.seed,
+        on_round=on_round,
+        on_test=on_test,
+    )
+
+
+def _state_dir(settings: RunSettings, folder: Path) -> Path | None:
+    if settings.split.state_dir is not None:
+        return Path(settings.split.state_dir)
+    return folder / STATES if settings.simulation.checkpoint_every else None
+
+
+@lru_cache(maxsize=2)
+def _model(settings: RunSettings) -> SplitModel:
+    """Keep one model per process: each message overwrites all of its state."""
+    return split_model(settings)

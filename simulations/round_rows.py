@@ -1,0 +1,158 @@
+"""What the tables of a run's folder say of a round: one row each, of either method."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from simulations.settings import RunSettings
+from strategies import AdaSplitRoundReport, AdaSplitTestReport, RoundReport
+
+Row = dict[str, Any]
+Report = RoundReport | AdaSplitRoundReport
+
+
+def initial_row(test: Mapping[str, float]) -> Row:
+    """Return the row of the initial model, round 0, which ZeroFL's server tests."""
+    return _zerofl_row(0, None, math.nan, test, math.nan)
+
+
+def round_row(
+    server_round: int,
+    report: Report,
+    seconds: float,
+    test: Mapping[str, float],
+    settings: RunSettings,
+) -> Row:
+    """Return a round's row of ``rounds.csv``.
+
+    Parameters
+    ----------
+    server_round : int
+        From 1.
+    report : RoundReport or AdaSplitRoundReport
+        What the strategy told.
+    seconds : float
+        From configuring the round's training to its aggregate.
+    test : mapping
+        Figures of the round's test; empty where there was none.
+    settings : RunSettings
+        The run's.
+
+    Returns
+    -------
+    dict
+        Accuracies and ratios in [0, 1], bytes and seconds summed over clients; NaN for what there
+        is not.
+    """
+    rounds = settings.simulation.rounds
+    if isinstance(report, AdaSplitRoundReport):
+        rate = settings.adasplit.learning_rate_at(server_round, rounds)
+        return _adasplit_row(server_round, report, seconds, test, rate)
+    rate = settings.training.learning_rate_at(server_round, rounds)
+    return _zerofl_row(server_round, report, seconds, test, rate)
+
+
+def round_tables(
+    server_round: int, report: Report, test: AdaSplitTestReport | None
+) -> dict[str, list[Row]]:
+    """Return a round's rows of the other tables, by the table's name."""
+    tables: dict[str, Sequence[Any]] = {"clients": report.clients}
+    if isinstance(report, RoundReport):
+        tables["layers"] = report.layers
+    if test is not None:
+        tables["tests"] = test.clients
+    return {
+        name: [{"round": server_round, **asdict(item)} for item in items]
+        for name, items in tables.items()
+    }
+
+
+def round_line(row: Mapping[str, Any], rounds: int, test: Mapping[str, float]) -> str:
+    """Word a round's row for the terminal, on one line."""
+    width = len(str(rounds))
+    learned = ""
+    if "phase" in row:
+        learned = f"{row['phase']:6s}  "
+        if row["picked"]:
+            learned += f"{row['picked']:3d} picked  server loss {row['server_loss']:6.3f}  "
+    return (
+        f"round {row['round']:{width}d}/{rounds}  {learned}{test_text(test)}  "
+        f"up {row['uplink_bytes'] / 1e6:8.2f} MB  down {row['downlink_bytes'] / 1e6:8.2f} MB  "
+        f"{row['round_seconds']:6.1f} s  failures {row['failures']}"
+    )
+
+
+def test_text(test: Mapping[str, float]) -> str:
+    """Word a test's figures; the accuracy of AdaSplit is the mean over clients."""
+    if "accuracy" not in test:
+        return "not tested    "
+    return f"accuracy {100 * test['accuracy']:5.1f} %  loss {test['loss']:6.3f}"
+
+
+test_text.__test__ = False  # type: ignore[attr-defined]  # not a test of pytest's
+
+
+def _zerofl_row(
+    server_round: int,
+    report: RoundReport | None,
+    seconds: float,
+    test: Mapping[str, float],
+    learning_rate: float,
+) -> Row:
+    metrics: Mapping[str, Any] = report.metrics() if report else {}
+    return {
+        "round": server_round,
+        "loss": test.get("loss", math.nan),
+        "accuracy": test.get("accuracy", math.nan),
+        "client_loss": test.get("client_loss", math.nan),
+        "client_accuracy": test.get("client_accuracy", math.nan),
+        "train_loss": metrics.get("train_loss", math.nan),
+        "clients": len(report.clients) if report else 0,
+        "replies": metrics.get("replies", 0),
+        "failures": metrics.get("failures", 0),
+        "sparsity": report.plan.sparsity if report else math.nan,
+        "mask_ratio": report.plan.mask_ratio if report else math.nan,
+        "learning_rate": learning_rate,
+        "downlink_bytes": metrics.get("downlink_bytes", 0),
+        "uplink_bytes": metrics.get("uplink_bytes", 0),
+        "train_seconds": metrics.get("train_seconds", math.nan),
+        "round_seconds": seconds,
+        "nonzero_ratio": metrics.get("nonzero_ratio", math.nan),
+        "mask_overlap": metrics.get("mask_overlap", math.nan),
+    }
+
+
+def _adasplit_row(
+    server_round: int,
+    report: AdaSplitRoundReport,
+    seconds: float,
+    test: Mapping[str, float],
+    learning_rate: float,
+) -> Row:
+    metrics = report.metrics()
+    return {
+        "round": server_round,
+        "phase": report.phase,
+        "loss": test.get("loss", math.nan),
+        "accuracy": test.get("accuracy", math.nan),
+        "trained_accuracy": test.get("trained_accuracy", math.nan),
+        "train_loss": metrics["train_loss"],
+        "server_loss": metrics["server_loss"],
+        "clients": len(report.clients),
+        "picked": metrics["picked"],
+        "replies": metrics["replies"],
+        "failures": metrics["failures"],
+        "learning_rate": learning_rate,
+        "downlink_bytes": metrics["downlink_bytes"],
+        "uplink_bytes": metrics["uplink_bytes"],
+        "test_downlink_bytes": int(test.get("evaluation_downlink_bytes", 0)),
+        "test_uplink_bytes": int(test.get("evaluation_uplink_bytes", 0)),
+        "test_failures": int(test.get("evaluation_failures", 0)),
+        "train_seconds": metrics["train_seconds"],
+        "server_seconds": metrics["server_seconds"],
+        "round_seconds": seconds,
+        "mask_density": metrics["mask_density"],
+    }

@@ -1,0 +1,43 @@
+"""Where a model is cut for AdaSplit, and where clients keep their state."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from zerofl_flwr.errors import SettingsError
+
+
+@dataclass(frozen=True)
+class SplitSettings:
+    """What AdaSplit's parts need beside the method's own settings.
+
+    Parameters
+    ----------
+    cut : str
+        Where the model is cut: the number of a built-in model's cut point, counted from the input,
+        or the name of the last child that stays on the client.
+    projection_dim : int
+        Length of the projection that the contrastive loss is taken of.
+    full_batches : bool
+        Leave an epoch's incomplete last batch out.
+    state_dir : str, optional
+        Folder where clients keep their state, which resuming needs; default: clients in the run's
+        folder. Workers of a Ray cluster must share it.
+
+    Raises
+    ------
+    SettingsError
+        If a value is out of range.
+    """
+
+    cut: str = "1"
+    projection_dim: int = 64
+    full_batches: bool = False
+    state_dir: str | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what no model can be cut with."""
+        if not self.cut:
+            raise SettingsError("cut is empty; it must be a number or the name of a child")
+        if self.projection_dim < 1:
+            raise SettingsError(f"projection_dim is {self.projection_dim}; it must be at least 1")
