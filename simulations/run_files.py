@@ -16,6 +16,8 @@ from zerofl_flwr.errors import DataError
 BYTES_PER_MEGABYTE = 1_000_000
 """Megabytes are decimal everywhere in this package."""
 
+BYTES_PER_GIGABYTE = 1_000_000_000
+
 
 @dataclass(frozen=True)
 class SampledMasks:

@@ -23,9 +23,13 @@ _AXES = ("round", "megabytes", "seconds")
 _MASK_PICTURES = ("mask_overlap", "overlap_matrix", "zero_positions")
 _KEPT_COLUMNS = [
     "round",
+    "phase",
     "accuracy",
+    "trained_accuracy",
     "loss",
     "train_loss",
+    "server_loss",
+    "picked",
     "sparsity",
     "uplink_bytes",
     "downlink_bytes",
@@ -33,8 +37,10 @@ _KEPT_COLUMNS = [
     "round_seconds",
     "nonzero_ratio",
     "mask_overlap",
+    "mask_density",
     "failures",
 ]
+"""Those that a method's rounds have."""
 
 
 def finished_runs(runs: list[StudyRun]) -> dict[str, list[StudyRun]]:
@@ -112,7 +118,8 @@ def all_rounds(finished: dict[str, list[StudyRun]]) -> pd.DataFrame:
     tables = []
     for method, runs in finished.items():
         for run in runs:
-            table = pd.read_csv(run.folder / "rounds.csv")[_KEPT_COLUMNS]
+            table = pd.read_csv(run.folder / "rounds.csv")
+            table = table[[column for column in _KEPT_COLUMNS if column in table]]
             table.insert(0, "seed", run.seed)
             table.insert(0, "method", method)
             tables.append(table)

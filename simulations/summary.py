@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from simulations.run_files import BYTES_PER_MEGABYTE, numbers, read_table
+from simulations.run_files import BYTES_PER_GIGABYTE, BYTES_PER_MEGABYTE, numbers, read_table
 from zerofl_flwr.errors import DataError, SettingsError
 
 SUMMARY_COLUMNS = (
@@ -22,6 +22,8 @@ SUMMARY_COLUMNS = (
     "uplink MB per client and round",
     "downlink MB per client and round",
     "client seconds per round",
+    "uplink GB",
+    "downlink GB",
 )
 
 
@@ -44,6 +46,7 @@ def summary_table(runs: Mapping[str, Sequence[Path]], last: int = 10) -> pd.Data
         before those; `best` is the best evaluated round's, a mean over seeds. Accuracies are NaN
         where no round was evaluated. Megabytes (10^6 bytes, of serialized messages) and training
         seconds are means over good replies; the downlink counts every client that was asked.
+        Gigabytes (10^9 bytes) are those of all clients in the whole run, a mean over seeds.
 
     Raises
     ------
@@ -104,6 +107,7 @@ def _summary_row(method: str, folders: Sequence[Path], last: int) -> tuple[objec
     costs = np.array([_client_costs(folder) for folder in folders]).mean(axis=0)
     spread = float(accuracy.std(ddof=1)) if len(folders) > 1 else float("nan")
     up, down, seconds = (float(cost) for cost in costs)
+    totals = np.array([_total_bytes(folder) for folder in folders]).mean(axis=0)
     return (
         method,
         len(folders),
@@ -115,6 +119,8 @@ def _summary_row(method: str, folders: Sequence[Path], last: int) -> tuple[objec
         up / BYTES_PER_MEGABYTE,
         down / BYTES_PER_MEGABYTE,
         seconds,
+        float(totals[0]) / BYTES_PER_GIGABYTE,
+        float(totals[1]) / BYTES_PER_GIGABYTE,
     )
 
 
@@ -142,6 +148,13 @@ def _client_costs(folder: Path) -> tuple[float, float, float]:
         float(numbers(clients, "downlink_bytes").mean()),
         float(numbers(good, "train_seconds").mean()),
     )
+
+
+def _total_bytes(folder: Path) -> tuple[float, float]:
+    """Return the bytes up and down of all clients in all rounds."""
+    rounds = required_table(folder, "rounds.csv", ("uplink_bytes", "downlink_bytes"))
+    up, down = (numbers(rounds, name) for name in ("uplink_bytes", "downlink_bytes"))
+    return float(np.nansum(up)), float(np.nansum(down))
 
 
 def runs_of(method: str, folders: Sequence[Path]) -> Sequence[Path]:

@@ -1,1 +1,1 @@
-"""Benchmarks: `overhead` and `server_speed` compare ours with plain parts, others are ours alone."""
+"""Benchmarks: `overhead` and `server_speed` compare ours with plain parts; others measure ours."""

@@ -10,10 +10,27 @@ from matplotlib.image import imread
 
 from simulations.report import PICTURES, compare_accuracy, write_plots
 from tests.simulations.adasplit_run_folders import ADASPLIT_PICTURES, write_adasplit_run
+from tests.simulations.drawn_texts import overlapping_texts
 from tests.simulations.run_folders import seed_run, write_masks, write_run
 from zerofl_flwr.errors import DataError, SettingsError
 
 ZEROFL_PICTURES = [name for name in PICTURES if name not in ADASPLIT_PICTURES]
+
+
+def assert_shows_something(written: list[Path]) -> None:
+    for path in written:
+        pixels = imread(path)[..., :3]
+        assert path.stat().st_size > 5_000, path.name
+        assert pixels.shape[0] > 400, path.name
+        assert pixels.shape[1] > 600, path.name
+        assert pixels.var() > 0.005, path.name
+
+
+def assert_nothing_is_cut_off(written: list[Path]) -> None:
+    for path in written:
+        pixels = imread(path)[..., :3]
+        for edge in (pixels[:2], pixels[-2:], pixels[:, :2], pixels[:, -2:]):
+            assert (edge == 1).all(), path.name
 
 
 @pytest.fixture
@@ -75,33 +92,36 @@ def test_every_picture_is_written_and_shows_something(tmp_path: Path, size: dict
     assert_shows_something(written)
 
 
-@pytest.mark.parametrize("size", [{}, {"clients": 100, "rounds": 150, "asked": 20}], ids=str)
-def test_every_picture_of_adasplit_is_written_and_shows_something(
-    tmp_path: Path, size: dict[str, int]
-) -> None:
-    run = write_adasplit_run(tmp_path / "run", **size)
+def test_every_picture_of_adasplit_is_written_and_shows_something(tmp_path: Path) -> None:
+    run = write_adasplit_run(tmp_path / "run")
     written = write_plots(run)
     common = {"accuracy_by_round", "accuracy_by_megabytes", "partitions"}
     assert {path.stem for path in written} == {*common, *ADASPLIT_PICTURES}
     assert_shows_something(written)
+    assert_nothing_is_cut_off(written)
 
 
-def assert_shows_something(written: list[Path]) -> None:
-    for path in written:
-        pixels = imread(path)[..., :3]
-        assert path.stat().st_size > 5_000, path.name
-        assert pixels.shape[0] > 400, path.name
-        assert pixels.shape[1] > 600, path.name
-        assert pixels.var() > 0.005, path.name
+@pytest.mark.parametrize(
+    "size",
+    [
+        {"rounds": 1, "local_rounds": 0},
+        {"clients": 50, "rounds": 20, "asked": 12, "local_rounds": 18},
+        {"rounds": 1260, "local_rounds": 40},
+    ],
+    ids=str,
+)
+def test_no_text_of_adasplits_pictures_covers_another(tmp_path: Path, size: dict[str, int]) -> None:
+    run = write_adasplit_run(tmp_path / "run", **size)
+    for name in ADASPLIT_PICTURES:
+        figure = PICTURES[name](run)
+        assert figure is not None, name
+        assert overlapping_texts(figure) == [], name
 
 
 def test_nothing_is_cut_off_at_the_edges(tmp_path: Path) -> None:
-    zerofl = write_run(tmp_path / "zerofl", layers=12)
-    adasplit = write_adasplit_run(tmp_path / "adasplit", local_rounds=11)
-    for path in [*write_plots(zerofl), *write_plots(adasplit)]:
-        pixels = imread(path)[..., :3]
-        for edge in (pixels[:2], pixels[-2:], pixels[:, :2], pixels[:, -2:]):
-            assert (edge == 1).all(), path.name
+    written = write_plots(write_run(tmp_path / "run", layers=12))
+    assert len(written) == len(ZEROFL_PICTURES)
+    assert_nothing_is_cut_off(written)
 
 
 def test_one_round_has_everything_but_the_overlap_with_the_round_before(tmp_path: Path) -> None:

@@ -34,11 +34,14 @@ def test_summary_of_two_seeds(two_seeds: list[Path]) -> None:
         "uplink MB per client and round",
         "downlink MB per client and round",
         "client seconds per round",
+        "uplink GB",
+        "downlink GB",
     ]
     [row] = table.to_numpy().tolist()
     assert row[:3] == ["r = .2", 2, 5]
     # Sample deviation of 50 and 70 is sqrt(200). The failed reply counts on the way down only.
-    expected = [60.0, 200**0.5, 32.5, 65.0, 0.5, 3.0, 1.5]
+    # Five rounds of 1 MB up and 3 MB down.
+    expected = [60.0, 200**0.5, 32.5, 65.0, 0.5, 3.0, 1.5, 0.005, 0.015]
     assert row[3:] == pytest.approx(expected)
 
 
@@ -59,7 +62,7 @@ def test_methods_keep_their_order(two_seeds: list[Path]) -> None:
 def test_no_methods_give_an_empty_table() -> None:
     table = summary_table({})
     assert len(table) == 0
-    assert len(table.columns) == 10
+    assert len(table.columns) == 12
 
 
 def test_never_evaluated_is_empty_not_zero(tmp_path: Path) -> None:

@@ -1,0 +1,140 @@
+"""From a round's replies to what AdaSplit's server has learned from them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from logging import WARNING
+
+from flwr.common import FitRes
+from flwr.common.logger import log
+from flwr.server.client_proxy import ClientProxy
+
+from adasplit_flwr.plans import ExchangePlan
+from adasplit_flwr.settings import AdaSplitSettings
+from strategies.adasplit_clients import KnownClients
+from strategies.adasplit_downlink import Asked
+from strategies.adasplit_replies import CutShapes, Exchange, ExchangeChecker
+from strategies.adasplit_report import AdaSplitRoundReport, round_report
+from strategies.adasplit_server import Lessons, ServerTrainer
+from strategies.adasplit_turns import Relay, Turn
+from strategies.adasplit_weights import ClientWeights
+from strategies.answers import Refusal, name_missing, sort_replies
+from zerofl_flwr.errors import RoundFailedError
+
+
+class ExchangeAggregation:
+    """Checks a round's replies, shares client parts, and lets the server learn, in this order.
+
+    Parameters
+    ----------
+    settings : AdaSplitSettings
+        The method's.
+    shapes : CutShapes
+        Of the activations.
+    weights : ClientWeights
+        Updated where clients share theirs.
+    clients : KnownClients
+        Told who trained.
+    relay : Relay
+        Told who failed, where weights are relayed.
+    trainer : ServerTrainer
+        Learns from the uploads.
+    """
+
+    def __init__(
+        self,
+        settings: AdaSplitSettings,
+        shapes: CutShapes,
+        weights: ClientWeights,
+        clients: KnownClients,
+        relay: Relay,
+        trainer: ServerTrainer,
+    ) -> None:
+        self._settings = settings
+        self._shapes = shapes
+        self._weights = weights
+        self._clients = clients
+        self._relay = relay
+        self._trainer = trainer
+
+    def run(
+        self,
+        server_round: int,
+        turn: Turn,
+        asked: Asked[ExchangePlan],
+        results: Sequence[tuple[ClientProxy, FitRes]],
+        failures: Sequence[tuple[ClientProxy, FitRes] | BaseException],
+    ) -> AdaSplitRoundReport:
+        """Take a round's replies.
+
+        Parameters
+        ----------
+        server_round : int
+            From 1.
+        turn : Turn
+            Who trained, and who was picked.
+        asked : Asked
+            Who was sent which plan.
+        results, failures
+            As Flower hands them over.
+
+        Raises
+        ------
+        RoundFailedError
+            If no client that the round needs delivered, if any failed under ``on_failure="raise"``,
+            or if the shared client parts are not finite. Where replies are at fault, nothing has
+            been learned.
+        """
+        replies, refusals = sort_replies(results, failures)
+        good, refused = ExchangeChecker(asked, self._shapes, self._weights).split(replies)
+        answers = [exchange.answer for exchange in good]
+        refusals = name_missing(asked.members, answers, [*refusals, *refused])
+        self._judge(server_round, turn, good, refusals)
+        self._share(server_round, good)
+        lessons = self._learn(server_round, good)
+        for exchange in good:
+            lesson = lessons.get(exchange.client, Lessons())
+            self._clients.trained(exchange.client, server_round, lesson.gradients)
+        return round_report(server_round, turn, good, refusals, asked.meter, lessons, self._trainer)
+
+    def _judge(
+        self, server_round: int, turn: Turn, good: Sequence[Exchange], refusals: Sequence[Refusal]
+    ) -> None:
+        reasons = self._tell(server_round, [refusal.reason for refusal in refusals])
+        delivered = {exchange.client for exchange in good}
+        if self._settings.client_weights == "relayed":
+            # The next in turn goes on from whoever was last, unless nobody is left to go on.
+            self._relay.misses = 0 if good else self._relay.misses + 1
+            failed = self._relay.nobody_works
+        else:
+            failed = not delivered & (turn.picks or {m.partition_id for m in turn.members})
+        if failed:
+            who = "no picked client" if turn.picks else "no client"
+            raise RoundFailedError(f"round {server_round}: {who} delivered. {reasons}")
+
+    def _share(self, server_round: int, good: Sequence[Exchange]) -> None:
+        if self._settings.client_weights == "averaged":
+            replies = [(exchange.weights, exchange.answer.result.num_examples) for exchange in good]
+            self._weights.average(replies, server_round)
+        elif self._settings.client_weights == "relayed" and good:
+            self._weights.take(good[0].weights)
+
+    def _learn(self, server_round: int, good: Sequence[Exchange]) -> dict[int, Lessons]:
+        lessons = self._trainer.learn({e.client: e.batches for e in good if e.batches})
+        failures = [lesson.failure for lesson in lessons.values() if lesson.failure]
+        reasons = self._tell(server_round, failures)
+        nothing = bool(lessons) and not any(lesson.samples for lesson in lessons.values())
+        if nothing and self._settings.client_weights != "relayed":
+            raise RoundFailedError(
+                f"round {server_round}: the server could learn from no upload. {reasons}"
+            )
+        return lessons
+
+    def _tell(self, server_round: int, reasons: Sequence[str]) -> str:
+        """Log failures, and end the run for them where that was asked for."""
+        for reason in reasons:
+            log(WARNING, "round %d: %s", server_round, reason)
+        joined = "; ".join(reasons)
+        if reasons and self._settings.on_failure == "raise":
+            raise RoundFailedError(f"round {server_round}: {joined}")
+        return joined

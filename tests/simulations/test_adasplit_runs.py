@@ -1,0 +1,200 @@
+"""Whole AdaSplit runs: in this process and on Ray, stopped and resumed, tested on either side."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from flwr.app import RecordDict
+
+from simulations import recorder as recorder_module
+from simulations.adasplit_parts import make_client, make_strategy
+from simulations.preflight import check
+from simulations.report import write_plots
+from simulations.run_models import split_model
+from simulations.runner import resume, run
+from simulations.settings import RunSettings
+from strategies import AdaSplit
+from tests.simulations.small_runs import Stopped, arrays_of, stopped_after, table_of
+from zerofl_flwr.errors import SettingsError
+
+SMALL: dict[str, Any] = {
+    "algorithm": "adasplit",
+    "num-clients": 8,
+    "clients-per-round": 4,
+    "rounds": 4,
+    "validation-fraction": 0.2,
+    "batch-size": 16,
+    "iterations-per-round": 3,
+    "kappa": 0.25,
+    "eta": 0.5,
+    "backend": "in-process",
+    "seed": 3,
+}
+
+
+def small(**changes: Any) -> RunSettings:
+    kebab = {key.replace("_", "-"): value for key, value in changes.items()}
+    return RunSettings.from_mapping(SMALL | kebab)
+
+
+@pytest.fixture(autouse=True)
+def _no_plots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawing takes seconds; one test draws."""
+    monkeypatch.setattr(recorder_module, "write_plots", lambda folder: [])
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(recorder_module, "write_plots", lambda folder: [])
+        return run(small(), tmp_path_factory.mktemp("whole") / "run")
+
+
+def states_of(folder: Path) -> dict[str, dict[str, bytes]]:
+    """Read what each client knows at the end: of its saved states the newest."""
+    clients = (folder / "clients" / "run").iterdir()
+    newest = {
+        client.name: max(client.glob("*.npz"), key=lambda p: int(p.stem.removeprefix("round-")))
+        for client in clients
+    }
+    return {name: arrays_of(path) for name, path in sorted(newest.items())}
+
+
+def assert_same(first: Path, second: Path) -> None:
+    for name in ("model.npz", "masks.npz"):
+        assert arrays_of(first / name) == arrays_of(second / name)
+    assert states_of(first) == states_of(second)
+    for name in ("rounds", "clients", "tests", "partitions"):
+        tables = [table_of(folder, name) for folder in (first, second)]
+        plain = [t.drop(columns=["server_seconds"], errors="ignore") for t in tables]
+        pd.testing.assert_frame_equal(*plain)
+
+
+def test_the_folder_tells_phases_picks_losses_and_each_clients_accuracy(whole: Path) -> None:
+    rounds = pd.read_csv(whole / "rounds.csv")
+    clients = pd.read_csv(whole / "clients.csv")
+    tests = pd.read_csv(whole / "tests.csv")
+    assert rounds["phase"].tolist() == ["local", "global", "global", "global"]
+    assert rounds["picked"].tolist() == [0, 2, 2, 2]
+    assert rounds["server_loss"].isna().tolist() == [True, False, False, False]
+    assert clients.groupby("round").size().tolist() == [4] * 4
+    assert clients["num_examples"].tolist() == [48] * 16
+    picked = clients[clients["picked"]]
+    assert picked["server_loss"].notna().all()
+    assert clients[~clients["picked"]]["server_loss"].isna().all()
+    assert tests.groupby("round").size().tolist() == [8] * 4
+    assert tests.groupby("round")["accuracy"].mean().tolist() == pytest.approx(
+        rounds["accuracy"].tolist()
+    )
+    # Who has not trained yet is tested all the same, and says so.
+    assert 0 < tests[tests["round"] == 1]["trained"].sum() == 4
+    lines = [json.loads(line) for line in (whole / "metrics.jsonl").read_text().splitlines()]
+    assert [line["phase"] for line in lines] == rounds["phase"].tolist()
+    assert len(lines[0]["tests"]) == 8
+
+
+def test_the_local_phase_moves_the_first_part_and_nothing_else(whole: Path) -> None:
+    clients = pd.read_csv(whole / "clients.csv")
+    first = clients.groupby("partition_id")["round"].transform("min") == clients["round"]
+    parts = split_model(small())
+    common = sum(p.numel() * 4 for part in (parts.client, parts.head) for p in part.parameters())
+    assert (clients[first]["downlink_bytes"] > common).all()
+    assert (clients[~first]["downlink_bytes"] < 1000).all()
+    silent = clients[~clients["picked"]]
+    assert (silent["uplink_bytes"] < 1000).all()
+    dense = 48 * 16 * 8 * 8 * 4  # three batches of 16 images, 16 channels of 8x8
+    # Half of what a ReLU gives are zeros, and CSR leaves them out.
+    assert clients[clients["picked"]]["uplink_bytes"].between(0.6 * dense, dense).all()
+
+
+def test_the_model_file_names_client_head_and_server_part(whole: Path) -> None:
+    names = list(arrays_of(whole / "model.npz"))
+    assert names == list(split_model(small()).state_dict())
+    with np.load(whole / "masks.npz") as masks:
+        picked = pd.read_csv(whole / "clients.csv").query("picked")["partition_id"]
+        assert masks["clients"].tolist() == sorted(set(picked))
+
+
+@pytest.mark.timeout(240)
+def test_ray_ends_bit_equal(whole: Path, tmp_path: Path) -> None:
+    assert_same(whole, run(small(backend="ray"), tmp_path / "run"))
+
+
+@pytest.mark.parametrize("mask", ["soft", "hard"])
+@pytest.mark.parametrize("stop", [1, 3])
+def test_a_resumed_run_ends_as_an_unbroken_one(tmp_path: Path, mask: str, stop: int) -> None:
+    settings = small(mask=mask)
+    unbroken = run(settings, tmp_path / "unbroken")
+    with stopped_after(stop), pytest.raises(Stopped):
+        run(settings, tmp_path / "resumed")
+    assert_same(unbroken, resume(tmp_path / "resumed"))
+
+
+def test_a_run_resumes_from_rounds_before_the_stop(tmp_path: Path) -> None:
+    settings = small(checkpoint_every=2, server_gradient="selected", client_weights="averaged")
+    unbroken = run(settings, tmp_path / "unbroken")
+    with stopped_after(3), pytest.raises(Stopped):
+        run(settings, tmp_path / "resumed")
+    assert_same(unbroken, resume(tmp_path / "resumed"))
+
+
+def test_masks_that_do_not_fit_into_memory_change_nothing(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A megabyte holds one of these masks with its moments.
+    assert_same(whole, run(small(mask_memory_mb=1), tmp_path / "run"))
+
+
+def test_tests_at_the_server_say_the_same(whole: Path, tmp_path: Path) -> None:
+    at_server = run(small(inference="server"), tmp_path / "run")
+    columns = ["round", "partition_id", "num_examples", "trained", "accuracy", "loss"]
+    first, second = (table_of(folder, "tests")[columns] for folder in (whole, at_server))
+    pd.testing.assert_frame_equal(first, second)
+    assert arrays_of(whole / "model.npz") == arrays_of(at_server / "model.npz")
+
+
+def test_the_pictures_of_the_method_are_drawn(whole: Path) -> None:
+    drawn = {path.stem for path in write_plots(whole)}
+    assert drawn >= {"client_accuracy", "picks", "ucb_terms", "client_masks", "losses"}
+    assert not drawn & {"zero_positions", "overlap_matrix", "nonzero_ratio", "mask_overlap"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"kappa": 0.99, "rounds": 1}, None),
+        ({"cut": "9"}, "cut"),
+        ({"cut": "conv3"}, "conv"),
+        ({"rounds": 2, "kappa": 0.6, "client_weights": "relayed"}, None),
+        ({"validation_fraction": 0.0}, "no validation samples"),
+    ],
+)
+def test_what_cannot_run_is_refused_at_the_start(
+    changes: dict[str, Any], message: str | None
+) -> None:
+    if message is None:
+        check(small(**changes))
+        assert isinstance(small(**changes), RunSettings)
+        return
+    with pytest.raises(SettingsError, match=message):
+        check(small(**changes))
+
+
+def test_a_client_keeps_one_more_state_than_rounds_between_checkpoints(tmp_path: Path) -> None:
+    client = make_client(small(checkpoint_every=5), 2, RecordDict(), tmp_path)
+    assert (client.kept_states, client.state_dir) == (6, tmp_path / "clients")
+    without = make_client(small(checkpoint_every=0), 2, RecordDict(), tmp_path)
+    assert without.state_dir is None
+    elsewhere = make_client(small(state_dir=str(tmp_path / "x")), 2, RecordDict(), tmp_path)
+    assert elsewhere.state_dir == tmp_path / "x"
+
+
+def test_the_strategy_has_the_runs_name_for_itself() -> None:
+    strategy = make_strategy(small(), None)
+    assert isinstance(strategy, AdaSplit)
+    assert repr(strategy).startswith("AdaSplit(rounds=4, kappa=0.25, eta=0.5")

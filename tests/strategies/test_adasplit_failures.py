@@ -1,0 +1,223 @@
+"""Bad replies leave no trace in AdaSplit's server, and the round goes on with the good ones."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import RecordDict
+from flwr.common import Code, FitIns, FitRes, Status
+
+from adasplit_flwr.activation_payload import encode_activations
+from strategies import AdaSplit
+from tests.strategies.adasplit_bad_replies import (
+    UPLOAD_FAULTS,
+    Fault,
+    batches,
+    metrics,
+    replaced,
+)
+from tests.strategies.adasplit_federation import (
+    BATCH,
+    CLASSES,
+    Exchanged,
+    adasplit,
+    exchange,
+    frozen,
+    run_rounds,
+    split_nodes,
+)
+from tests.strategies.federation import managed
+from zerofl_flwr.errors import RoundFailedError
+
+
+def broken(_: FitRes) -> FitRes:
+    raise ConnectionError("the line broke")
+
+
+def with_fault(spoil: Any) -> tuple[AdaSplit, Exchanged]:
+    """Play a round in which all of three clients upload and the second one's reply is spoiled."""
+    strategy, nodes = adasplit(selection="all"), split_nodes(3)
+    nodes[1].spoil = spoil
+    return strategy, run_rounds(strategy, nodes, (1,))[0]
+
+
+WITHOUT, _ = with_fault(broken)
+EXPECTED = frozen(WITHOUT.state_arrays())
+
+
+@pytest.mark.parametrize("fault", UPLOAD_FAULTS.values(), ids=UPLOAD_FAULTS)
+def test_the_others_teach_the_server_as_if_the_bad_reply_had_not_come(fault: Fault) -> None:
+    strategy, played = with_fault(fault.spoil)
+    assert frozen(strategy.state_arrays()) == EXPECTED
+    assert strategy.server.clients() == [0, 2]
+    assert [bool(client.failure) for client in played.report.clients] == [False, True, False]
+    failure = played.report.clients[1].failure
+    assert failure.startswith("client 1, ")
+    assert f"field {fault.field}" in failure
+    assert (played.metrics["replies"], played.metrics["failures"]) == (2, 1)
+    assert played.report.clients[1].uplink_bytes > 0
+    assert np.isnan(played.report.clients[1].server_loss)
+
+
+@pytest.mark.parametrize("name", ["an earlier round", "NaN", "no upload"])
+@pytest.mark.parametrize("on_failure", ["skip", "raise"])
+def test_a_round_without_an_upload_ends_the_run_and_changes_nothing(
+    name: str, on_failure: str
+) -> None:
+    strategy, nodes = adasplit(on_failure=on_failure, eta=0.3), split_nodes(3)
+    manager = managed(nodes)
+    exchange(strategy, manager, 1)
+    after_one = frozen(strategy.state_arrays())
+    fault = UPLOAD_FAULTS[name]
+    spoil = metrics(round=-1) if name == "an earlier round" else _in_round_2(fault)
+    for node in nodes:
+        node.spoil = spoil
+    with pytest.raises(RoundFailedError, match=r"round 2: .*client [012], "):
+        exchange(strategy, manager, 2)
+    assert frozen(strategy.state_arrays()) == after_one
+
+
+def test_one_failure_is_enough_to_end_a_run_that_asks_for_it() -> None:
+    strategy, nodes = adasplit(on_failure="raise", selection="all"), split_nodes(3)
+    before = frozen(strategy.state_arrays())
+    nodes[2].spoil = metrics(iterations=None)
+    with pytest.raises(RoundFailedError, match=r"round 1: client 2, field iterations: .*got None"):
+        run_rounds(strategy, nodes, (1,))
+    after = frozen(strategy.state_arrays())
+    assert {k: v for k, v in after.items() if not k.startswith("orchestrator")} == {
+        k: v for k, v in before.items() if not k.startswith("orchestrator")
+    }
+
+
+def test_who_was_not_picked_may_fail_but_not_everybody_in_the_local_phase() -> None:
+    strategy, nodes = adasplit(rounds=4, kappa=0.5), split_nodes(2)
+    nodes[0].spoil = broken
+    (first,) = run_rounds(strategy, nodes, (1,))
+    assert first.report.clients[0].failure == "client 0: the line broke"
+    assert first.metrics["replies"] == 1
+    nodes[1].spoil = metrics(activation_arrays=4)
+    with pytest.raises(RoundFailedError, match=r"round 2: no client delivered\. .*client 1, field"):
+        exchange(strategy, managed(nodes), 2)
+
+
+def test_the_round_goes_on_only_if_a_picked_client_delivered() -> None:
+    strategy, nodes = adasplit(eta=0.5), split_nodes(2)
+    picked = strategy.orchestrator.pick([0, 1], 1)[0]
+    nodes[1 - picked].spoil = broken
+    manager = managed(nodes)
+    assert exchange(strategy, manager, 1).metrics["failures"] == 1
+    picked = strategy.orchestrator.pick([0, 1], 1)[0]
+    nodes[1 - picked].spoil, nodes[picked].spoil = None, broken
+    with pytest.raises(RoundFailedError, match="round 2: no picked client delivered"):
+        exchange(strategy, manager, 2)
+
+
+def test_failures_of_every_kind_get_their_clients_name() -> None:
+    def cannot(_: FitIns) -> FitRes:
+        return replace(result, status=Status(Code.FIT_NOT_IMPLEMENTED, "cannot train"))
+
+    strategy, nodes = adasplit(selection="all"), split_nodes(3)
+    manager = managed(nodes)
+    result = exchange(strategy, manager, 1).results[0]
+    nodes[0].train, nodes[2].spoil = cannot, broken
+    played = exchange(strategy, manager, 2)
+    assert [client.failure for client in played.report.clients] == [
+        "client 0: cannot train",
+        "",
+        "client 2: the line broke",
+    ]
+
+
+@pytest.mark.parametrize("has_folder", [False, True])
+def test_a_lost_reply_is_made_up_for(has_folder: bool, tmp_path: Path) -> None:
+    """The client trained, but the server does not know: it goes on from the state before."""
+    strategy, alone = adasplit(selection="all"), adasplit(selection="all")
+    nodes = split_nodes(2, state_dir=tmp_path if has_folder else None)
+    manager, other = managed(nodes), managed(split_nodes(2))
+    exchange(strategy, manager, 1)
+    exchange(alone, other, 1)
+    nodes[1].spoil = metrics(round=0)
+    assert exchange(strategy, manager, 2).metrics["failures"] == 1
+    nodes[1].spoil = None
+    third = exchange(strategy, manager, 3)
+    assert [third.plan(client).state_round for client in (0, 1)] == [2, 1]
+    assert third.metrics["failures"] == 0
+    # Its batches are those of its second exchange, which was lost.
+    second = exchange(alone, other, 2)
+    for came, expected in zip(third.batches(1), second.batches(1), strict=True):
+        assert came.activations.tobytes() == expected.activations.tobytes()
+
+
+def test_a_client_whose_first_reply_was_lost_begins_again() -> None:
+    strategy, nodes = adasplit(selection="all"), split_nodes(2)
+    nodes[1].spoil = broken
+    manager = managed(nodes)
+    first = exchange(strategy, manager, 1)
+    nodes[1].spoil = None
+    again = exchange(strategy, manager, 2)
+    assert first.plan(1).state_round == again.plan(1).state_round == 0
+    assert again.plan(1).weight_arrays > 0
+    assert again.metrics["failures"] == 0
+
+
+@pytest.mark.parametrize("has_folder", [False, True])
+def test_a_client_that_is_started_again_needs_a_folder(has_folder: bool, tmp_path: Path) -> None:
+    strategy = adasplit(selection="all")
+    nodes = split_nodes(2, state_dir=tmp_path if has_folder else None)
+    manager = managed(nodes)
+    exchange(strategy, manager, 1)
+    nodes[1].state = RecordDict()
+    failure = exchange(strategy, manager, 2).report.clients[1].failure
+    if has_folder:
+        assert failure == ""
+    else:
+        assert failure.startswith("client 1: ")
+        assert "the state of round 1 is lost" in failure
+
+
+def test_a_batch_that_diverges_ends_its_clients_exchange_alone() -> None:
+    """Its first batch counts, its second is refused, its third is left out; others go on."""
+    spoiled = batches()
+    spoiled[1].activations[...] = 3e38
+    arrays = encode_activations(spoiled, server_round=1, num_classes=CLASSES)
+    strategy, played = with_fault(replaced(arrays))
+    client = played.report.clients[1]
+    assert "client 1: the " in client.failure
+    assert "(batch 1 of its exchange, the rest left out)" in client.failure
+    assert strategy.clients.state_round(1) == 1  # its own training is as good as before
+    assert strategy.server.state_arrays()["steps"] == 7
+    assert not np.isnan(client.server_loss)
+    assert all(np.isfinite(array).all() for array in played.arrays)
+    first_only = encode_activations(batches((BATCH,)), server_round=1, num_classes=CLASSES)
+    short, nodes = adasplit(selection="all"), split_nodes(3)
+    nodes[1].spoil = lambda r: replaced(first_only, BATCH)(metrics(iterations=1)(r))
+    run_rounds(short, nodes, (1,))
+    assert frozen(short.server.state_arrays()) == frozen(strategy.server.state_arrays())
+
+
+@pytest.mark.parametrize("on_failure", ["skip", "raise"])
+def test_uploads_that_all_diverge_end_the_run(on_failure: str) -> None:
+    spoiled = batches()
+    for batch in spoiled:
+        batch.activations[...] = 3e38
+    arrays = encode_activations(spoiled, server_round=1, num_classes=CLASSES)
+    strategy, nodes = adasplit(on_failure=on_failure, selection="all"), split_nodes(2)
+    before = frozen(strategy.server.state_arrays())
+    for node in nodes:
+        node.spoil = replaced(arrays)
+    expected = "could learn from no upload" if on_failure == "skip" else "round 1: client 0: "
+    with pytest.raises(RoundFailedError, match=expected):
+        run_rounds(strategy, nodes, (1,))
+    assert frozen(strategy.server.state_arrays()) == before
+
+
+def _in_round_2(fault: Fault) -> Any:
+    if fault is not UPLOAD_FAULTS["NaN"]:
+        return fault.spoil
+    arrays = encode_activations(batches(), server_round=2, num_classes=CLASSES)
+    arrays[1] = np.full_like(arrays[1], np.nan)
+    return replaced(arrays)

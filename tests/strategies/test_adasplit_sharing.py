@@ -1,0 +1,142 @@
+"""Client parts that are averaged, or go from client to client, through the whole stack."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+
+from adasplit_flwr.weights_payload import decode_weights, named_specs
+from strategies import AdaSplit
+from tests.strategies.adasplit_federation import (
+    Exchanged,
+    adasplit,
+    client_arrays,
+    evaluation,
+    exchange,
+    run_rounds,
+    samples_of,
+    split_nodes,
+    tiny_split,
+)
+from tests.strategies.federation import managed, same_bits
+from zerofl_flwr.errors import RoundFailedError
+from zerofl_flwr.model_arrays import Array
+
+SPLIT = tiny_split()
+SPECS = named_specs({"client": SPLIT.client, "head": SPLIT.head})
+
+
+def sent(played: Exchanged, client: int) -> dict[str, Array]:
+    ins, plan = played.instructions[client], played.plan(client)
+    tensors = ins.parameters.tensors[: plan.weight_arrays]
+    return decode_weights(tensors, SPECS, server_round=plan.server_round)
+
+
+def came(played: Exchanged, client: int) -> dict[str, Array]:
+    result = played.results[client]
+    tensors = result.parameters.tensors[int(result.metrics["activation_arrays"]) :]
+    server_round = played.plan(client).server_round
+    return decode_weights(tensors, SPECS, server_round=server_round, sender="test")
+
+
+def same(first: dict[str, Array], second: dict[str, Array]) -> bool:
+    return list(first) == list(second) and same_bits(list(first.values()), list(second.values()))
+
+
+@pytest.mark.parametrize("kappa", [0.0, 0.5])
+def test_averaged_parts_go_to_everybody_in_both_phases(kappa: float) -> None:
+    strategy, nodes = adasplit(client_weights="averaged", kappa=kappa, rounds=4), split_nodes(2)
+    nodes[1].data = samples_of(1, 4)  # a third of the other's
+    played = run_rounds(strategy, nodes, range(1, 5))
+    for before, after in pairwise(played):
+        first, second = came(before, 0), came(before, 1)
+        mean = {
+            name: np.asarray(first[name] * 0.75, np.float32) + np.asarray(second[name] * 0.25)
+            for name in first
+        }
+        for client in (0, 1):
+            assert same(sent(after, client), mean)
+        assert same_bits(before.arrays[: len(mean)], list(mean.values()))
+    assert all(result.num_examples == (12, 4)[c] for c, result in played[0].results.items())
+
+
+def test_of_averaged_parts_only_good_replies_count() -> None:
+    strategy, nodes = adasplit(client_weights="averaged", selection="all"), split_nodes(2)
+
+    def fail(_: object) -> None:
+        raise ConnectionError
+
+    nodes[0].spoil = fail  # type: ignore[assignment]
+    first, second = run_rounds(strategy, nodes, (1, 2))
+    assert same(sent(second, 0), came(first, 1))
+
+
+def relayed(**options: Any) -> tuple[AdaSplit, list[Exchanged]]:
+    strategy = adasplit(client_weights="relayed", rounds=8, eta=0.5, **options)
+    return strategy, run_rounds(strategy, split_nodes(3), range(1, 9))
+
+
+def test_relayed_parts_go_from_client_to_client() -> None:
+    _, played = relayed(kappa=0.25)
+    assert [list(each.instructions) for each in played] == [[0], [1], [2]] * 2 + [[0], [1]]
+    for before, after in pairwise(played):
+        (client,), (following,) = before.instructions, after.instructions
+        assert same(sent(after, following), came(before, client))
+        assert same_bits(before.arrays[:4], list(came(before, client).values()))
+    assert [each.report.phase for each in played[:3]] == ["local", "local", "global"]
+
+
+def test_relayed_uploads_are_picked_for_a_pass() -> None:
+    _, played = relayed(kappa=0.0)
+    uploads = [len(each.uploaders) for each in played]
+    assert sum(uploads[:3]) == sum(uploads[3:6]) == 2  # .5 of 3, half rounded up
+    assert all(client.failure == "" for each in played for client in each.report.clients)
+    assert all(each.metrics["picked"] == count for each, count in zip(played, uploads, strict=True))
+
+
+def test_a_relay_passes_over_who_fails_until_nobody_is_left() -> None:
+    def fail(_: object) -> None:
+        raise ConnectionError("gone")
+
+    strategy, nodes = adasplit(client_weights="relayed", rounds=8), split_nodes(3)
+    manager = managed(nodes)
+    first = exchange(strategy, manager, 1)
+    nodes[1].spoil = fail  # type: ignore[assignment]
+    second = exchange(strategy, manager, 2)
+    assert [client.failure for client in second.report.clients] == ["client 1: gone"]
+    assert same_bits(second.arrays[:4], first.arrays[:4])
+    third = exchange(strategy, manager, 3)
+    assert same(sent(third, 2), came(first, 0))
+    for node in nodes:
+        node.spoil = fail  # type: ignore[assignment]
+    for server_round in (4, 5):
+        exchange(strategy, manager, server_round)
+    with pytest.raises(RoundFailedError, match=r"round 6: no .*client delivered\. client 2: gone"):
+        exchange(strategy, manager, 6)
+
+
+@pytest.mark.parametrize("sharing", ["averaged", "relayed"])
+def test_shared_parts_are_what_is_tested(sharing: str) -> None:
+    strategy, nodes = adasplit(client_weights=sharing), split_nodes(2)
+    manager = managed(nodes)
+    played = exchange(strategy, manager, 1)
+    outcome = evaluation(strategy, manager, 1)
+    for client, ins in outcome.instructions.items():
+        plan = outcome.plan(client)
+        weights = decode_weights(
+            ins.parameters.tensors[: plan.weight_arrays], SPECS, server_round=1
+        )
+        assert same_bits(list(weights.values()), played.arrays[: len(weights)])
+        assert plan.state_round == (1 if client in played.instructions else 0)
+
+
+def test_personal_parts_never_leave_their_client() -> None:
+    strategy, nodes = adasplit(), split_nodes(2)
+    played = run_rounds(strategy, nodes, (1, 2))
+    own = [client_arrays(node)["array/weights/client.0.weight"] for node in nodes]
+    assert not np.array_equal(own[0], own[1])
+    start = tiny_split().client.state_dict()["0.weight"].numpy()
+    assert np.array_equal(played[1].arrays[0], start)

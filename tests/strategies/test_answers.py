@@ -1,0 +1,136 @@
+"""Answers come in partition order, and failures get their names back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from flwr.common import Code, EvaluateRes, FitRes, Parameters, Status
+
+from strategies.answers import (
+    MAX_EXAMPLES,
+    Answer,
+    Refusal,
+    check_examples,
+    in_order,
+    name_missing,
+    sort_replies,
+)
+from strategies.member import Member, MemberFailedError
+from tests.strategies.federation import OK, Node
+from zerofl_flwr.errors import PayloadError
+
+FIT = FitRes(OK, Parameters([], ""), 5, {})
+
+
+def test_replies_come_in_partition_order_and_failures_get_their_names() -> None:
+    failed = replace(FIT, status=Status(Code.FIT_NOT_IMPLEMENTED, "cannot train"))
+    silent = replace(FIT, status=Status(Code.FIT_NOT_IMPLEMENTED, ""))
+    replies, refusals = sort_replies(
+        [(Member(Node(partition), partition), FIT) for partition in (11, 2, 30)],
+        [
+            MemberFailedError(7, "out of memory"),
+            (Member(Node(5), 5), failed),
+            RuntimeError("the line broke"),
+            (Member(Node(6), 6), silent),
+        ],
+    )
+    assert [reply.member.partition_id for reply in replies] == [2, 11, 30]
+    assert refusals == [
+        Refusal(None, "RuntimeError: the line broke"),
+        Refusal(5, "client 5: cannot train"),
+        Refusal(6, "client 6: no reason given"),
+        Refusal(7, "client 7: out of memory"),
+    ]
+
+
+def test_bare_proxies_go_by_their_client_id() -> None:
+    replies, refusals = sort_replies(
+        [(Node(None, cid="12"), FIT), (Node(None, cid="4"), FIT)],
+        [(Node(None, cid="8"), FIT)],
+    )
+    assert [reply.member.partition_id for reply in replies] == [4, 12]
+    assert refusals == [Refusal(8, "client 8: Success")]
+
+
+def missing(
+    asked: Sequence[int], good: Sequence[int], refusals: Sequence[Refusal]
+) -> list[tuple[int | None, str]]:
+    members = {partition: Member(Node(partition), partition) for partition in range(9)}
+    replies = [Answer(members[partition], FIT) for partition in good]
+    named = name_missing([members[partition] for partition in asked], replies, refusals)
+    return [(refusal.partition_id, refusal.reason) for refusal in named]
+
+
+LOST, BROKEN = Refusal(None, "ValueError: lost"), Refusal(None, "ValueError: broken")
+
+
+@pytest.mark.parametrize(
+    ("asked", "good", "refusals", "expected"),
+    [
+        ([1, 2], [1, 2], [], []),
+        ([1, 2, 3], [2], [], [(1, "client 1: no reply"), (3, "client 3: no reply")]),
+        ([1, 2], [1], [Refusal(2, "client 2: ill")], [(2, "client 2: ill")]),
+        ([1, 2], [1], [LOST], [(2, "client 2: ValueError: lost")]),
+        ([], [1], [LOST], [(None, "ValueError: lost")]),
+        ([1], [1], [LOST], [(None, "ValueError: lost")]),
+    ],
+)
+def test_who_did_not_reply_is_named(
+    asked: list[int],
+    good: list[int],
+    refusals: list[Refusal],
+    expected: list[tuple[int | None, str]],
+) -> None:
+    assert missing(asked, good, refusals) == expected
+
+
+@pytest.mark.parametrize("nameless", [[LOST], [LOST, BROKEN]])
+def test_several_missing_clients_are_not_blamed_one_by_one(nameless: list[Refusal]) -> None:
+    # Which of the two a nameless failure was cannot be known; both are counted, once each.
+    named = missing([1, 2, 3], [2], nameless)
+    assert [partition for partition, _ in named] == [1, 3]
+    for partition, reason in named:
+        assert reason.startswith(f"client {partition}: no reply, or one of these failures")
+        assert all(refusal.reason in reason for refusal in nameless)
+
+
+def test_more_nameless_failures_than_missing_clients() -> None:
+    named = missing([1, 2], [1], [LOST, BROKEN])
+    assert [partition for partition, _ in named] == [None, 2]
+    either = (
+        "no reply, or one of these failures without a name: ValueError: lost; ValueError: broken"
+    )
+    assert named[1][1] == f"client 2: {either}"
+
+
+def test_answers_to_a_test_are_sorted_the_same_way() -> None:
+    good, ill = EvaluateRes(OK, 0.5, 3, {}), EvaluateRes(Status(Code.OK, "ill"), 0, 0, {})
+    replies, refusals = sort_replies(
+        [(Member(Node(partition), partition), good) for partition in (8, 1)],
+        [(Member(Node(4), 4), ill), MemberFailedError(2, "gone")],
+    )
+    assert [(reply.member.partition_id, reply.result) for reply in replies] == [
+        (1, good),
+        (8, good),
+    ]
+    assert refusals == [Refusal(2, "client 2: gone"), Refusal(4, "client 4: ill")]
+
+
+def test_refusals_are_ordered_with_nameless_ones_first() -> None:
+    refusals = [Refusal(3, "c"), Refusal(None, "a"), Refusal(0, "b")]
+    assert [refusal.reason for refusal in in_order(refusals)] == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("count", [0, -1, MAX_EXAMPLES + 1, True, 2.0, "3", None])
+def test_a_number_of_samples_that_cannot_be(count: Any) -> None:
+    with pytest.raises(PayloadError, match="client 3, field num_examples: num_examples is "):
+        check_examples(count, "client 3")
+
+
+@pytest.mark.parametrize("count", [1, MAX_EXAMPLES])
+def test_numbers_of_samples_at_the_limits_are_taken(count: int) -> None:
+    check_examples(count, "client 3")
+    assert 1 <= count <= MAX_EXAMPLES
