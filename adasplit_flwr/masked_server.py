@@ -168,6 +168,15 @@ class MaskedServer:
         """Names and shapes of the masked parameters, in the order in which a mask holds them."""
         return dict(self._weights.shapes)
 
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the weights, and of the activations that it takes."""
+        return self._weights.dtype
+
+    def shared_state(self) -> dict[str, Array]:
+        """Copy W and the buffers: the server part's state_dict before any mask."""
+        return self._part.shared_state()
+
     def clients(self) -> list[int]:
         """Return the clients that have a mask which a batch of theirs trained, ascending."""
         return self._store.clients() if self._store else []

@@ -12,6 +12,7 @@ from torch.func import functional_call
 
 from adasplit_flwr.flat_parameters import FlatParameters
 from adasplit_flwr.server_masks import write_effective
+from zerofl_flwr.model_arrays import Array, array_names, get_arrays
 
 
 class ServerPart:
@@ -95,6 +96,10 @@ class ServerPart:
             name: effective.get(id(tensor), tensor).detach().clone()
             for name, tensor in self._module.state_dict(keep_vars=True).items()
         }
+
+    def shared_state(self) -> dict[str, Array]:
+        """Copy the module's state, with W itself, in the order of its state_dict."""
+        return dict(zip(array_names(self._module), get_arrays(self._module), strict=True))
 
     def untrained_state(self) -> dict[str, torch.Tensor]:
         """Return what state_dict holds besides W: buffers and frozen parameters; no copies."""

@@ -13,11 +13,11 @@ from flwr.common.logger import log
 from flwr.server.client_proxy import ClientProxy
 from torch import nn
 
+from adasplit_flwr.masked_server import MaskedServer
 from adasplit_flwr.plans import FRESH, TestPlan
 from strategies.adasplit_downlink import Asked
 from strategies.adasplit_replies import MAX_ITERATIONS, CutShapes, check_samples, whole_metric
 from strategies.adasplit_report import mean_of
-from strategies.adasplit_server import SharedServer
 from strategies.answers import Answer, Refusal, check_examples, name_missing, sort_replies
 from strategies.metering import Traffic
 from zerofl_flwr.errors import ClientFailedError, PayloadError
@@ -110,7 +110,7 @@ def test_report(
     results: Sequence[tuple[ClientProxy, EvaluateRes]],
     failures: Sequence[tuple[ClientProxy, EvaluateRes] | BaseException],
     shapes: CutShapes,
-    server: SharedServer,
+    server: MaskedServer,
 ) -> AdaSplitTestReport:
     """Read the clients' replies to a test, or test what they uploaded; log what is refused.
 
@@ -124,7 +124,7 @@ def test_report(
         As Flower hands them over.
     shapes : CutShapes
         Of uploaded activations.
-    server : SharedServer
+    server : MaskedServer
         Predicts from them.
     """
     replies, refusals = sort_replies(results, failures)
@@ -147,7 +147,7 @@ def test_report(
 
 
 def read_test(
-    reply: Answer[EvaluateRes], plan: TestPlan, shapes: CutShapes, server: SharedServer
+    reply: Answer[EvaluateRes], plan: TestPlan, shapes: CutShapes, server: MaskedServer
 ) -> tuple[float, float]:
     """Return accuracy and mean cross-entropy of a client.
 
@@ -206,7 +206,7 @@ def _noted(
 class _ServerPart(nn.Module):
     """One client's server part, as a module."""
 
-    def __init__(self, server: SharedServer, client: int) -> None:
+    def __init__(self, server: MaskedServer, client: int) -> None:
         super().__init__()
         self._server = server
         self._client = client

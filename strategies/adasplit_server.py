@@ -18,25 +18,10 @@ from adasplit_flwr.orchestrator import Orchestrator
 from adasplit_flwr.settings import AdaSplitSettings
 from strategies.adasplit_clients import Gradients
 from zerofl_flwr.errors import ClientFailedError
-from zerofl_flwr.model_arrays import Array, array_names, get_arrays
 from zerofl_flwr.training import seed_of, seeded
 
 _DROPOUT_STREAM = 5  # sets the server's dropout apart from the clients' of the same seed
 _MEGABYTE = 2**20
-
-
-class SharedServer(MaskedServer):
-    """A masked server that also tells the weights that all clients share."""
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Of the weights, and of the activations that it takes."""
-        return self._weights.dtype
-
-    def shared_state(self) -> dict[str, Array]:
-        """Copy W and the buffers: the server part's state_dict before any mask."""
-        module = self._part._module
-        return dict(zip(array_names(module), get_arrays(module), strict=True))
 
 
 @dataclass
@@ -74,7 +59,7 @@ class ServerTrainer:
 
     Parameters
     ----------
-    server : SharedServer
+    server : MaskedServer
         Trained in place.
     orchestrator : Orchestrator
         Updated also where it makes no picks: it counts the iterations, and reports show it.
@@ -92,7 +77,7 @@ class ServerTrainer:
 
     def __init__(
         self,
-        server: SharedServer,
+        server: MaskedServer,
         orchestrator: Orchestrator,
         *,
         seed: int,
@@ -168,7 +153,7 @@ class ServerTrainer:
 
 def build_server(
     part: nn.Module, settings: AdaSplitSettings, *, seed: int, folder: Path | None
-) -> SharedServer:
+) -> MaskedServer:
     """Build the server part's trainer from the method's settings.
 
     Parameters
@@ -195,7 +180,7 @@ def build_server(
             folder=folder,
             memory_budget_bytes=settings.mask_memory_mb * _MEGABYTE,
         )
-    return SharedServer(
+    return MaskedServer(
         part,
         store,
         masks=settings.mask,

@@ -70,9 +70,11 @@ def assert_same(first: Path, second: Path) -> None:
         assert arrays_of(first / name) == arrays_of(second / name)
     assert states_of(first) == states_of(second)
     for name in ("rounds", "clients", "tests", "partitions"):
-        tables = [table_of(folder, name) for folder in (first, second)]
-        plain = [t.drop(columns=["server_seconds"], errors="ignore") for t in tables]
-        pd.testing.assert_frame_equal(*plain)
+        one, other = (
+            table_of(folder, name).drop(columns=["server_seconds"], errors="ignore")
+            for folder in (first, second)
+        )
+        pd.testing.assert_frame_equal(one, other)
 
 
 def test_the_folder_tells_phases_picks_losses_and_each_clients_accuracy(whole: Path) -> None:

@@ -47,7 +47,8 @@ def test_a_slow_client_takes_its_factor_of_time_for_training_alone(
     reply: Any = object()
     message: Any = SimpleNamespace(metadata=SimpleNamespace(message_type=kind))
     context = Context(1, 1, {"partition-id": partition}, RecordDict(), {})
-    clock, pauses = iter([10.0, 10.5]), []
+    clock = iter([10.0, 10.5])
+    pauses: list[float] = []
     monkeypatch.setattr(time, "monotonic", lambda: next(clock))
     monkeypatch.setattr(time, "sleep", pauses.append)
     assert slow_mod({3: 10.0})(message, context, lambda *_: reply) is reply

@@ -12,11 +12,11 @@ import torch
 from torch import nn
 
 from adasplit_flwr.activation_payload import ActivationBatch
-from adasplit_flwr.masked_server import BatchOutcome
+from adasplit_flwr.masked_server import BatchOutcome, MaskedServer
 from adasplit_flwr.orchestrator import Orchestrator
 from adasplit_flwr.server_masks import fresh_mask
 from adasplit_flwr.settings import AdaSplitSettings
-from strategies.adasplit_server import ServerTrainer, SharedServer, build_server
+from strategies.adasplit_server import ServerTrainer, build_server
 from tests.adasplit_flwr.masked_reference import Reference
 from tests.strategies.adasplit_federation import frozen
 from zerofl_flwr.errors import SettingsError
@@ -38,7 +38,7 @@ def part(*, dropout: float = 0.0, dtype: torch.dtype = torch.float64) -> nn.Sequ
 
 def trainer(
     module: nn.Module | None = None, *, keep_gradients: bool = False, **options: Any
-) -> tuple[ServerTrainer, SharedServer, Orchestrator]:
+) -> tuple[ServerTrainer, MaskedServer, Orchestrator]:
     settings = AdaSplitSettings(**{"adam_learning_rate": 0.05, **options})
     server = build_server(module or part(), settings, seed=1, folder=None)
     orchestrator = Orchestrator(settings.gamma, seed=1)
