@@ -80,7 +80,7 @@ def ucb_terms(run: Path) -> Figure | None:
     panels = figure.subplots(1, 2)
     for axes, (term, title, text) in zip(panels, terms, strict=True):
         if term is not None:
-            step = _draw_clients(axes, term)
+            step = _draw_clients(axes, term, widest=3.8)
             label(axes, f"{title} before the round's picks", _round_label(step), text)
             whole_numbers(axes)
             _spread_decades(axes, term.values)
@@ -158,15 +158,21 @@ def mark_global_phase(axes: Axes, start: int | None) -> None:
     top.spines["top"].set_visible(False)
 
 
-def _draw_clients(axes: Axes, data: ByClient) -> int:
-    """Draw lines or bands; return how many rounds go to a point."""
+def _draw_clients(axes: Axes, data: ByClient, widest: float = 1.4) -> int:
+    """Draw lines or bands; return how many rounds go to a point.
+
+    Of few rounds, lines get thinner from `widest` on, so that equal ones are seen below each other.
+    """
     x, values, step = binned_rounds(data.rounds, data.values)
     if data.clients.size > MOST_LINES:
         _draw_bands(axes, x, values)
         return step
     styles = line_styles(data.clients.size)
-    for client, column, (color, dash) in zip(data.clients, values.T, styles, strict=True):
-        _line(axes, x, column, color, dash, f"client {client}")
+    widths = np.linspace(widest if marker(x.size) else 1.4, 1.4, data.clients.size)
+    for client, column, (color, dash), width in zip(
+        data.clients, values.T, styles, widths, strict=True
+    ):
+        _line(axes, x, column, color, dash, f"client {client}", width)
     return step
 
 
@@ -201,7 +207,7 @@ def _line(
         linestyle=dash,
         linewidth=width,
         marker=marker(x.size),
-        ms=3.5,
+        ms=2 + width,
         label=text,
     )
 

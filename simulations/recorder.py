@@ -186,6 +186,8 @@ class Recorder:
         """Take the clients' own tests of a round's model."""
         self._test["client_loss"] = math.nan if loss is None else loss
         self._test["client_accuracy"] = float(metrics.get("client_accuracy", math.nan))
+        for name in ("evaluation_downlink_bytes", "evaluation_uplink_bytes"):
+            self._test[name] = float(metrics.get(name, 0))
 
     def finish_round(
         self, server_round: int, arrays: list[Array], state: Callable[[], State]

@@ -118,10 +118,19 @@ def _zerofl_row(
         "learning_rate": learning_rate,
         "downlink_bytes": metrics.get("downlink_bytes", 0),
         "uplink_bytes": metrics.get("uplink_bytes", 0),
+        **_test_bytes(test),
         "train_seconds": metrics.get("train_seconds", math.nan),
         "round_seconds": seconds,
         "nonzero_ratio": metrics.get("nonzero_ratio", math.nan),
         "mask_overlap": metrics.get("mask_overlap", math.nan),
+    }
+
+
+def _test_bytes(test: Mapping[str, float]) -> Row:
+    """Return the bytes of a test that clients took part in, apart from those of training."""
+    return {
+        "test_downlink_bytes": int(test.get("evaluation_downlink_bytes", 0)),
+        "test_uplink_bytes": int(test.get("evaluation_uplink_bytes", 0)),
     }
 
 
@@ -148,8 +157,7 @@ def _adasplit_row(
         "learning_rate": learning_rate,
         "downlink_bytes": metrics["downlink_bytes"],
         "uplink_bytes": metrics["uplink_bytes"],
-        "test_downlink_bytes": int(test.get("evaluation_downlink_bytes", 0)),
-        "test_uplink_bytes": int(test.get("evaluation_uplink_bytes", 0)),
+        **_test_bytes(test),
         "test_failures": int(test.get("evaluation_failures", 0)),
         "train_seconds": metrics["train_seconds"],
         "server_seconds": metrics["server_seconds"],

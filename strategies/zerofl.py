@@ -239,13 +239,26 @@ class ZeroFL(Strategy):
         results: list[tuple[ClientProxy, EvaluateRes]],
         failures: list[tuple[ClientProxy, EvaluateRes] | BaseException],
     ) -> tuple[float | None, dict[str, Scalar]]:
-        """Let the wrapped strategy average, over replies in partition order."""
+        """Let the wrapped strategy average, over replies in partition order.
+
+        Returns
+        -------
+        tuple
+            Its loss and metrics, and with them the bytes of the evaluation's messages, which no
+            round's report counts.
+        """
         self.evaluation_traffic = self._evaluation_meter.traffic()
         self._evaluation_meter = Meter()  # the old one holds the messages that went down
         for failure in failures:
             log(WARNING, "round %d, evaluation failed: %s", server_round, failure)
         ordered = sorted(results, key=lambda pair: getattr(pair[0], "partition_id", 0))
-        return self.strategy.aggregate_evaluate(server_round, ordered, failures)
+        loss, metrics = self.strategy.aggregate_evaluate(server_round, ordered, failures)
+        traffic = self.evaluation_traffic.values()
+        measured: dict[str, Scalar] = {
+            "evaluation_downlink_bytes": sum(client.downlink_bytes for client in traffic),
+            "evaluation_uplink_bytes": sum(client.uplink_bytes for client in traffic),
+        }
+        return loss, {**measured, **metrics}
 
     def evaluate(
         self, server_round: int, parameters: Parameters

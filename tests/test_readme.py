@@ -18,7 +18,7 @@ from flwr.client import Client, NumPyClient
 from torch import nn
 
 from simulations.in_process import run_in_process
-from strategies import RoundReport
+from strategies import AdaSplitRoundReport, RoundReport
 from zerofl_flwr import recommended_settings
 
 _REPOSITORY = Path(__file__).parents[1]
@@ -63,7 +63,7 @@ def test_python_snippets_plug_into_an_existing_project(
         "test_loader": [(inputs, labels)],
     }
     snippets = _blocks("python")
-    assert len(snippets) == 4
+    assert len(snippets) == 5
     for snippet in snippets:
         exec(compile(snippet, "README.md", "exec"), namespace)
     assert namespace["strategy"].settings == recommended_settings(100, sparsity=0.95)
@@ -80,6 +80,13 @@ def test_python_snippets_plug_into_an_existing_project(
         assert rounds[-1].layers[0].nonzero_ratio == pytest.approx(0.25, abs=0.1)
     assert "256 of" in capsys.readouterr().out
 
+    reports: list[AdaSplitRoundReport] = []
+    namespace["AdaSplit"] = partial(namespace["AdaSplit"], on_round=reports.append)
+    run_in_process(namespace["split_server_app"], namespace["split_client_app"], num_clients=4)
+    assert [report.phase for report in reports] == ["local", "global", "global"]
+    assert [len(report.good) for report in reports] == [4, 4, 4]
+    assert [report.metrics()["picked"] for report in reports] == [0, 2, 2]
+
 
 @pytest.mark.timeout(240)
 def test_command_lines_run_as_written(tmp_path: Path) -> None:
@@ -90,7 +97,7 @@ def test_command_lines_run_as_written(tmp_path: Path) -> None:
         for line in block.splitlines()
         if line.startswith("lean-flwr ")
     ]
-    assert len(commands) == 2
+    assert len(commands) == 3
     for command in commands:
         arguments = shlex.split(command)[1:]
         done = subprocess.run(

@@ -136,6 +136,12 @@ def test_ucb_terms_are_those_of_the_global_phase(run: Path) -> None:
     assert exploration.get_yscale() == "linear"
 
 
+def test_terms_that_are_equal_can_be_seen_below_each_other(run: Path) -> None:
+    for axes in panels(ucb_terms(run)):
+        below, above = axes.get_lines()
+        assert below.get_linewidth() > 2 * above.get_linewidth()
+
+
 def test_ticks_of_a_few_decades_are_plain_numbers(run: Path) -> None:
     exploitation = panels(ucb_terms(run))[0]
     low, high = exploitation.get_ylim()

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from flwr.common import Scalar
 from rich.console import Console
 
 from simulations import recorder as recorder_module
@@ -91,6 +92,8 @@ def test_a_rounds_figures_are_in_all_tables(tmp_path: Path) -> None:
         "failures": 0,
         "downlink_bytes": 0,
         "uplink_bytes": 0,
+        "test_downlink_bytes": 0,
+        "test_uplink_bytes": 0,
     }
     assert rounds.iloc[1].dropna().to_dict() == pytest.approx(
         {
@@ -106,6 +109,8 @@ def test_a_rounds_figures_are_in_all_tables(tmp_path: Path) -> None:
             "learning_rate": 0.1,
             "downlink_bytes": 15000,
             "uplink_bytes": 4000,
+            "test_downlink_bytes": 0,
+            "test_uplink_bytes": 0,
             "train_seconds": 2.0,
             "round_seconds": 2.5,
             "nonzero_ratio": 0.25,
@@ -130,12 +135,15 @@ def test_a_rounds_figures_are_in_all_tables(tmp_path: Path) -> None:
 def test_clients_own_tests_have_their_columns(tmp_path: Path) -> None:
     recorder = Recorder.create(tmp_path, small())
     recorder.aggregated(report_of(recorder.settings, 1))
-    recorder.tested_by_clients(0.5, {"client_accuracy": 0.25})
+    sizes: dict[str, Scalar] = {"evaluation_downlink_bytes": 700, "evaluation_uplink_bytes": 70}
+    recorder.tested_by_clients(0.5, {"client_accuracy": 0.25, **sizes})
     recorder.finish_round(1, [], dict)
     play_round(recorder, 2)
     rounds = table(tmp_path, "rounds")
     assert rounds["client_loss"].tolist()[0] == 0.5
     assert rounds["client_accuracy"].tolist()[0] == 0.25
+    assert rounds["test_downlink_bytes"].tolist() == [700, 0]
+    assert rounds["test_uplink_bytes"].tolist() == [70, 0]
     # What one round was told is gone in the next.
     assert rounds[["client_loss", "client_accuracy"]].iloc[1].isna().all()
 

@@ -203,7 +203,9 @@ def test_zerofl_tells_the_bytes_of_a_test_apart_from_the_rounds() -> None:
     pairs = strategy.configure_evaluate(1, played.parameters, manager)
     results, failures = evaluate_clients(pairs, max_workers=2, timeout=None, group_id=1)
     _, metrics = strategy.aggregate_evaluate(1, results, failures)
-    assert metrics == {}
+    for way in ("down", "up"):
+        measured = [getattr(t, f"{way}link_bytes") for t in strategy.evaluation_traffic.values()]
+        assert metrics[f"evaluation_{way}link_bytes"] == sum(measured) > 0
     assert strategy.evaluation_traffic == {
         partition: Traffic(message_bytes(pairs[0][1]), message_bytes(result))
         for partition, result in enumerate(
