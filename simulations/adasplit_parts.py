@@ -16,6 +16,7 @@ from simulations.data import load_data
 from simulations.run_models import split_model
 from simulations.settings import RunSettings
 from strategies import AdaSplit, AdaSplitRoundReport, AdaSplitTestReport
+from zerofl_flwr.threads import available_cpus
 from zerofl_flwr.training import Batches
 
 RUN = "run"
@@ -99,6 +100,7 @@ def make_strategy(
         evaluate_every=simulation.evaluate_every,
         fraction_evaluate=simulation.evaluating_fraction,
         max_batch_size=max(EVALUATION_BATCH, settings.training.batch_size + 1),
+        threads=available_cpus(),
         run=RUN,
         folder=None if folder is None else folder / MASKS,
         seed=settings.seed,

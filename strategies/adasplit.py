@@ -45,6 +45,7 @@ from strategies.member import Member
 from strategies.state import Resumable, State
 from zerofl_flwr.errors import RoundFailedError, SettingsError
 from zerofl_flwr.model_arrays import Array
+from zerofl_flwr.threads import limit_threads
 
 
 class AdaSplit(Strategy):
@@ -78,6 +79,9 @@ class AdaSplit(Strategy):
     max_batch_size : int
         Most samples that a client's batches, in training and tests, may have; bounds what a reply
         can make the server allocate.
+    threads : int, optional
+        CPUs that the server's training and tests use; None leaves torch's setting alone. The same
+        number gives the same bits.
     run : str
         Name of the run, under which clients keep their state.
     folder : Path, optional
@@ -113,8 +117,7 @@ class AdaSplit(Strategy):
     Memory: a round's uploads are held together, in float32, while the server learns from them;
     dense float32 ones are views of Flower's replies. A test at the clients holds a server part for
     each of them, as Flower wants all messages at once: ``fraction_evaluate`` bounds that. Gradients
-    that wait (``server_gradient="selected"``) are held and saved until their client trains again;
-    tests come before they are applied.
+    that wait (``server_gradient="selected"``) are held and saved until their client trains again.
 
     Flower's parameters are the state of the whole cut network: client part and head (the common
     start, or what is shared), then the server part's W without any mask. The strategy trains its
@@ -135,6 +138,7 @@ class AdaSplit(Strategy):
         evaluate_every: int = 1,
         fraction_evaluate: float = 1.0,
         max_batch_size: int = 1024,
+        threads: int | None = None,
         run: str = "run",
         folder: Path | None = None,
         seed: int = 0,
@@ -154,7 +158,7 @@ class AdaSplit(Strategy):
         )
         check_options(self.settings, self._participation, run)
         self._cut = cut_shapes(split, sample_shape, num_classes, max_batch_size)
-        self._run = run
+        self._run, self._threads = run, threads
         self.on_round = on_round
         self.on_test = on_test
         self.orchestrator = Orchestrator(self.settings.gamma, seed=seed)
@@ -210,8 +214,7 @@ class AdaSplit(Strategy):
         rounds = self._participation.rounds
         if server_round > rounds:
             raise SettingsError(
-                f"round {server_round} was asked for, but the phases of this AdaSplit were made "
-                f"for rounds={rounds}"
+                f"round {server_round} was asked for; this AdaSplit was made for rounds={rounds}"
             )
         asked = self._asked = Asked()
         cohort = self._cohort.at(client_manager, server_round, "fit", asked.meter)
@@ -253,6 +256,7 @@ class AdaSplit(Strategy):
             or if the shared client parts are not finite.
         """
         rounds = self._participation.rounds
+        self._use_threads()
         self.server.learning_rate = self.settings.learning_rate_at(server_round, rounds)
         report = self._aggregation.run(server_round, self._turn, self._asked, results, failures)
         self._asked = Asked()  # its meter holds the messages that went down
@@ -292,6 +296,7 @@ class AdaSplit(Strategy):
             Mean loss over clients; and mean accuracy over clients, over those that have trained,
             bytes and failures. A test that failed is logged, and ends nothing.
         """
+        self._use_threads()
         report = test_report(
             server_round, self._asked_to_test, results, failures, self._cut, self.server
         )
@@ -333,9 +338,13 @@ class AdaSplit(Strategy):
         """
         self._state.load(state)
 
+    def _use_threads(self) -> None:
+        if self._threads is not None:  # per call, as clients of this process have their own limit
+            limit_threads(self._threads)
+
     def _parameters(self) -> Parameters:
-        shared = self.server.shared_state()
-        return ndarrays_to_parameters([*self.weights.arrays.values(), *shared.values()])
+        shared = self.server.shared_state().values()
+        return ndarrays_to_parameters([*self.weights.arrays.values(), *shared])
 
     def _downlink(self, server_round: int) -> Downlink:
         return Downlink(self.settings, self._run, server_round, self.clients, self.weights)

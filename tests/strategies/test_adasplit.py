@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from flwr.common import GetPropertiesRes, parameters_to_ndarrays
 
 from adasplit_flwr.orchestrator import Orchestrator
@@ -174,7 +175,7 @@ def test_the_settings_that_matter_most_are_named() -> None:
 
 def test_rounds_beyond_those_it_was_built_for_are_refused() -> None:
     strategy = adasplit(rounds=2)
-    with pytest.raises(SettingsError, match=r"round 3 was asked for, but the phases .* rounds=2"):
+    with pytest.raises(SettingsError, match=r"round 3 was asked for; .* for rounds=2"):
         strategy.configure_fit(3, NOTHING, managed(split_nodes(1)))
 
 
@@ -186,3 +187,14 @@ def test_too_few_clients_end_the_run() -> None:
     strategy = adasplit(min_fit_clients=2)
     with pytest.raises(RoundFailedError, match=r"round 1: not enough clients .* from 1 available"):
         strategy.configure_fit(1, NOTHING, managed([SplitNode(0), Silent(1)]))
+
+
+def test_the_server_uses_the_threads_that_it_was_given() -> None:
+    before = torch.get_num_threads()
+    try:
+        strategy = adasplit(threads=2)
+        torch.set_num_threads(1)  # as a client of this process does
+        strategy.aggregate_evaluate(1, [], [])
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
