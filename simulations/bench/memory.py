@@ -9,10 +9,10 @@ import psutil
 import typer
 
 from simulations.runner import run
-from simulations.settings import RunSettings
+from simulations.settings import RunSettings, read_config
 
 FLAT = 1.05
-"""Memory counts as flat when the last counted round's is at most this times the third's."""
+"""Memory counts as flat when the last counted round's is at most this times an early one's."""
 
 
 def main(
@@ -21,6 +21,10 @@ def main(
     clients: Annotated[int, typer.Option(help="Virtual clients.")] = 500,
     clients_per_round: Annotated[int, typer.Option(help="Of them in a round.")] = 50,
     rounds: Annotated[int, typer.Option(min=4, help="Rounds.")] = 10,
+    config: Annotated[
+        Path | None, typer.Option(help="Other settings, of either method, instead of ZeroFL's.")
+    ] = None,
+    since: Annotated[int, typer.Option(min=1, help="Round that the last is compared with.")] = 3,
     out: Annotated[Path, typer.Option(help="The run's folder.")] = Path("runs/bench-memory"),
 ) -> None:
     """Run ZeroFL with the paper's settings and print resident megabytes by round.
@@ -28,9 +32,10 @@ def main(
     Their sparsity is constant, so that every round's messages are as large.
     One more round runs than is asked for and counted: in its very last, a run also draws pictures.
     """
+    values = {"paper": True} if config is None else read_config(config)
     settings = RunSettings.from_mapping(
-        {
-            "paper": True,
+        values
+        | {
             "dataset": dataset,
             "model": model,
             "num-clients": clients,
@@ -46,9 +51,9 @@ def main(
         print(f"round {server_round}: {resident[-1]:.0f} MB{note}")
 
     run(settings, out, overwrite=True, watch=measure)
-    ratio = resident[rounds - 1] / resident[2]
+    ratio = resident[rounds - 1] / resident[since - 1]
     verdict = "flat" if ratio <= FLAT else "NOT flat"
-    print(f"round {rounds} / round 3: {ratio:.3f}, {verdict} (limit {FLAT})")
+    print(f"round {rounds} / round {since}: {ratio:.3f}, {verdict} (limit {FLAT})")
 
 
 if __name__ == "__main__":
