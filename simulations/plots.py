@@ -66,9 +66,10 @@ def accuracy_by_megabytes(run: Path) -> Figure | None:
     figure = new_figure()
     axes = figure.subplots()
     dot = marker(int(seen.sum()))
+    # The dashed line last: where next to nothing goes down, it lies on the other.
     for x, name, color, dash in (
-        (up, "up only", DISTINCT[1], "--"),
         (up + down, "up and down", DISTINCT[0], "-"),
+        (up, "up only", DISTINCT[1], "--"),
     ):
         axes.plot(
             x[seen], accuracy[seen], color=color, linestyle=dash, marker=dot, ms=4, label=name

@@ -51,9 +51,9 @@ def test_accuracy_is_drawn_where_it_was_measured(run: Path) -> None:
 
 def test_megabytes_add_up_over_rounds_that_were_not_evaluated(run: Path) -> None:
     [axes] = panels(plots.accuracy_by_megabytes(run))
-    assert [line.get_label() for line in axes.get_lines()] == ["up only", "up and down"]
-    assert points(axes, 0) == [[0, 10], [3, 50]]
-    assert points(axes, 1) == [[0, 10], [10, 50]]
+    assert [line.get_label() for line in axes.get_lines()] == ["up and down", "up only"]
+    assert points(axes, 0) == [[0, 10], [10, 50]]
+    assert points(axes, 1) == [[0, 10], [3, 50]]
     assert "[MB]" in axes.get_xlabel()
 
 
