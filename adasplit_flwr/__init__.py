@@ -1,4 +1,4 @@
-"""AdaSplit (Chopra et al., 2021): split training that adapts to the clients' means.
+"""AdaSplit (Chopra et al., 2021): split training that adapts to the clients' resources.
 
 The parts most projects need are here; each module holds one idea and can be imported by itself.
 """

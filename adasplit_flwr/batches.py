@@ -18,6 +18,8 @@ from zerofl_flwr.training import Batches, seed_of
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 
+_ORDER_STREAM = 6  # sets these draws apart from others of the same seed
+
 
 @runtime_checkable
 class Seekable(Protocol):
@@ -137,8 +139,8 @@ class BatchWalk:
     ----------
     source : Seekable, or iterable of (inputs, labels)
         An iterable, e.g. a shuffling ``DataLoader``, gives one epoch each time it is iterated;
-        torch's global generator is seeded by (seed, epoch, partition_id) for it, and left as it
-        was for all else. To go on within an epoch, the batches before are loaded again and thrown
+        torch's global generator is seeded by (seed, a stream's number, epoch, partition_id) for it,
+        and left as it was for all else. To go on within an epoch, the batches before are loaded again and thrown
         away. A `Seekable` spares that.
     position : Position
         Where to begin.
@@ -194,7 +196,7 @@ class BatchWalk:
 
     def _rest_of_epoch(self) -> Iterator[Batch]:
         epoch, done = self.position.epoch, self.position.offset
-        seed = seed_of(self._seed, epoch, self._partition_id)
+        seed = seed_of(self._seed, _ORDER_STREAM, epoch, self._partition_id)
         if isinstance(self._source, Seekable):
             yield from self._sought(self._source.batches_from(seed, done), epoch, done)
             return
@@ -219,7 +221,8 @@ class BatchWalk:
     def _sought(self, batches: Iterator[Batch], epoch: int, done: int) -> Iterator[Batch]:
         while True:
             done += 1  # from 1, for seeds that end in 0 are those without it
-            with _Stream(seed_of(self._seed, epoch, self._partition_id, done)).flowing():
+            seed = seed_of(self._seed, _ORDER_STREAM, epoch, self._partition_id, done)
+            with _Stream(seed).flowing():
                 batch = next(batches, None)
             if batch is None:
                 return

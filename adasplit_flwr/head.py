@@ -15,9 +15,11 @@ FLAT_WIDTH = 256
 
 
 class ProjectionHead(nn.Module):
-    """Projects the client part's activations; trained with it and never sent (AdaSplit).
+    """Projects the client part's activations, and is trained with it.
 
-    A part of AdaSplit, arXiv 2112.01637. Activations of shape (n, C, H, W) go through a 1x1
+    A part of AdaSplit, arXiv 2112.01637. It is no part of the network that is used in the end, and
+    travels with the client part alone: as the common start, and where weights are averaged or
+    relayed. Activations of shape (n, C, H, W) go through a 1x1
     convolution to 128 channels, leaky ReLU, the maximum over all positions, and a linear layer;
     flat ones of shape (n, F) through a linear layer to 256 features, leaky ReLU, and a linear
     layer. The height and width of images are free.

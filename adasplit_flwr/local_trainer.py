@@ -20,6 +20,7 @@ from zerofl_flwr.payload import TensorSpec
 from zerofl_flwr.training import seed_of, seeded
 
 _WEIGHTS = "weights/"
+_DROPOUT_STREAM = 7  # sets these draws apart from others of the same seed
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +54,7 @@ class LocalTrainer:
         Projection head, on `device`.
     seed, partition_id : int
         The run's and the client's. Dropout and the like draw from torch's global generators, seeded
-        by (seed, iteration, partition_id) for each batch and restored afterwards.
+        by (seed, a stream's number, iteration, partition_id) for each batch and restored afterwards.
     device : str
         ``"cpu"`` or ``"cuda"``.
 
@@ -134,7 +135,9 @@ class LocalTrainer:
         """Run one batch through the client part and, with a local loss, take a step on it.
 
         The loss is ``nt_xent(head(a), labels, temperature)`` plus `activation_penalty` times the
-        mean over samples of the sum of ``|a|``, a being the activations.
+        mean over samples of the sum of ``|a|``, a being the activations. A part whose gradient is zero
+        throughout, as that of a batch with a single class, takes no step: Adam would scale weight
+        decay alone up to the whole learning rate.
 
         Parameters
         ----------
@@ -246,9 +249,13 @@ class LocalTrainer:
         load_adam(self._adam, self._trained, arrays)
 
     def _randomness_of(self, iteration: int) -> AbstractContextManager[None]:
-        return seeded(seed_of(self._seed, iteration, self._partition_id), self._device)
+        seed = seed_of(self._seed, _DROPOUT_STREAM, iteration, self._partition_id)
+        return seeded(seed, self._device)
 
     def _take_step(self, plan: ExchangePlan) -> None:
+        for part in self._parts.values():
+            if not any(bool(p.grad.any()) for p in part.parameters() if p.grad is not None):
+                part.zero_grad(set_to_none=True)  # for Adam, nothing to do
         for group in self._adam.param_groups:
             group["lr"], group["weight_decay"] = plan.learning_rate, plan.weight_decay
         self._adam.step()

@@ -90,7 +90,7 @@ def client_masks(run: Path) -> Figure | None:
     The overlap of two masks is the share, of the positions where either is positive, where both
     are. One client alone has no second panel.
     """
-    masks = read_client_masks(run / "masks.npz")
+    masks = read_client_masks(run / "mask_summary.npz")
     if masks is None:
         return None
     several = masks.clients.size > 1

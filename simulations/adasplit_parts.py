@@ -16,11 +16,7 @@ from simulations.data import load_data
 from simulations.run_models import split_model
 from simulations.settings import RunSettings
 from strategies import AdaSplit, AdaSplitRoundReport, AdaSplitTestReport
-from zerofl_flwr.threads import available_cpus
 from zerofl_flwr.training import Batches
-
-RUN = "run"
-"""Name under which clients keep their state: a run's folder holds one run."""
 
 STATES, MASKS = "clients", "masks"
 """Folders of a run: the clients' states, and the masks that do not fit into memory."""
@@ -72,6 +68,7 @@ def make_client(
 def make_strategy(
     settings: RunSettings,
     folder: Path | None,
+    run: str = "trial",
     on_round: Callable[[AdaSplitRoundReport], None] | None = None,
     on_test: Callable[[AdaSplitTestReport], None] | None = None,
 ) -> AdaSplit:
@@ -83,6 +80,8 @@ def make_strategy(
         The run's.
     folder : Path or None
         The run's folder; None, for a trial, keeps no files.
+    run : str
+        Name of the run, under which its clients keep their state. Their messages tell it to them.
     on_round, on_test : callable, optional
         Who is told of each round, and of each test.
     """
@@ -100,8 +99,8 @@ def make_strategy(
         evaluate_every=simulation.evaluate_every,
         fraction_evaluate=simulation.evaluating_fraction,
         max_batch_size=max(EVALUATION_BATCH, settings.training.batch_size + 1),
-        threads=available_cpus(),
-        run=RUN,
+        threads=settings.split.server_threads,
+        run=run,
         folder=None if folder is None else folder / MASKS,
         seed=settings.seed,
         on_round=on_round,

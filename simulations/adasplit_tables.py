@@ -145,7 +145,7 @@ def global_start(run: Path) -> int | None:
 
 
 def read_client_masks(path: Path) -> ClientMasks | None:
-    """Read ``masks.npz``.
+    """Read ``mask_summary.npz``.
 
     Parameters
     ----------

@@ -50,6 +50,7 @@ def make_strategy(settings: RunSettings, recorder: Recorder) -> Strategy:
         strategy = adasplit_parts.make_strategy(
             settings,
             recorder.folder,
+            recorder.run_name,
             on_round=recorder.aggregated,
             on_test=recorder.tested_one_by_one,
         )

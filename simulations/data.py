@@ -141,6 +141,18 @@ class FederatedData:
         self._check_id(partition_id)
         return self._validation.size(partition_id)
 
+    def training_labels(self, partition_id: int) -> NDArray[np.int64]:
+        """Return the labels that one client trains on, (n,), without making its tensors.
+
+        Raises
+        ------
+        DataError
+            If there is no such partition.
+        """
+        self._check_id(partition_id)
+        rows = self._validation.training_rows(partition_id)
+        return np.array(self._samples.labels[rows], dtype=np.int64)
+
     @cached_property
     def test(self) -> TensorDataset:
         """The test samples: standardised float32 images (n, C, H, W) and int64 labels (n,).

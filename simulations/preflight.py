@@ -10,6 +10,7 @@ import torch
 from flwr.app import RecordDict
 
 from simulations import adasplit_parts, zerofl_parts
+from simulations.adasplit_checks import check_split_run
 from simulations.data import FederatedData, load_data
 from simulations.devices import has_cuda, server_device
 from simulations.ray_cluster import check_address
@@ -31,11 +32,13 @@ def check(settings: RunSettings) -> None:
     _check_resources(settings)
     if settings.simulation.tensorboard:
         check_tensorboard()
-    _check_validation(settings, load_data(settings.data))
+    data = load_data(settings.data)
+    _check_validation(settings, data)
     # On a device of this machine; clients on a cluster may have others.
     here = replace(settings.simulation, device=server_device(settings.simulation))
     settings_here = replace(settings, simulation=here)
     if settings.algorithm == "adasplit":
+        check_split_run(settings, data)
         adasplit_parts.make_client(settings_here, 0, RecordDict(), Path())
         adasplit_parts.make_strategy(settings, None)
         return

@@ -107,10 +107,11 @@ class RecordedStrategy(Strategy):
         results: list[tuple[ClientProxy, EvaluateRes]],
         failures: list[tuple[ClientProxy, EvaluateRes] | BaseException],
     ) -> tuple[float | None, dict[str, Scalar]]:
-        """End a round that clients evaluated."""
+        """End a round that clients evaluated; empties `results`, as :meth:`aggregate_fit`."""
         loss, metrics = self._strategy.aggregate_evaluate(
             self._first + server_round, results, failures
         )
+        results.clear()
         self._recorder.tested_by_clients(loss, metrics)
         self._finish(server_round)
         return loss, metrics

@@ -19,6 +19,7 @@ from filelock import BaseFileLock
 from flwr.common import Scalar
 from rich.console import Console
 
+from simulations.adasplit_checks import split_run_warnings
 from simulations.adasplit_parts import MASKS, STATES
 from simulations.checkpoint import Checkpoint
 from simulations.data import load_data
@@ -34,6 +35,7 @@ from simulations.round_rows import (
 )
 from simulations.run_lock import lock_folder
 from simulations.run_models import model_array_names
+from simulations.run_name import RUN_NAME, draw_run_name, read_run_name
 from simulations.settings import RunSettings, read_config
 from simulations.tensorboard import write_scalars
 from simulations.zero_positions import ZeroPositions
@@ -46,7 +48,7 @@ from zerofl_flwr.npz import save_npz
 _PACKAGES = ("lean-flwr", "flwr", "ray", "torch", "numpy", "scipy", "pandas", "flwr-datasets")
 _CONFIG, _ENVIRONMENT, _PARTITIONS = "config.toml", "environment.json", "partitions.csv"
 _CHECKPOINT, _MODEL, _ZEROS = "checkpoint.npz", "model.npz", "zero_positions.npz"
-_MASKS = "masks.npz"
+_MASKS = "mask_summary.npz"
 _TENSORBOARD = "tensorboard"
 LOG = "flower.log"
 
@@ -65,6 +67,8 @@ class Recorder:
         The run's settings, as in its ``config.toml``.
     checkpoint : Checkpoint or None
         What the run continues from.
+    run_name : str
+        Name under which AdaSplit's clients keep their state; empty for ZeroFL, whose have none.
     on_round : callable or None
         Called with each finished round's number, for a progress bar.
     summarise_masks : callable or None
@@ -77,10 +81,12 @@ class Recorder:
         settings: RunSettings,
         lock: BaseFileLock,
         checkpoint: Checkpoint | None = None,
+        run_name: str = "",
     ) -> None:
         self.folder = folder
         self.settings = settings
         self.checkpoint = checkpoint
+        self.run_name = run_name
         self.console = Console(stderr=True, highlight=False)
         self.on_round: Callable[[int], None] | None = None
         self.summarise_masks: Callable[[], MaskSummary] | None = None
@@ -121,12 +127,16 @@ class Recorder:
         counts = pd.DataFrame(data.label_counts(), columns=list(data.class_names))
         counts.insert(0, "partition_id", range(len(counts)))
         counts.to_csv(folder / _PARTITIONS, index=False)
-        recorder = cls(folder, settings, lock)
+        splits = settings.algorithm == "adasplit"
+        run_name = draw_run_name(folder) if splits else ""
+        recorder = cls(folder, settings, lock, run_name=run_name)
         if data.without_id:
             recorder._warn(
                 f"{data.without_id} training samples have no {settings.data.partition_by!r} and "
                 "are left out"
             )
+        for line in split_run_warnings(settings, data) if splits else ():
+            recorder._warn(line)
         return recorder
 
     @classmethod
@@ -147,9 +157,10 @@ class Recorder:
             checkpoint = Checkpoint.load(folder / _CHECKPOINT)
             if checkpoint.server_round >= settings.simulation.rounds:
                 raise SettingsError(f"{folder} is finished: all {checkpoint.server_round} rounds")
+            run_name = read_run_name(folder) if settings.algorithm == "adasplit" else ""
             # Rows of rounds that the stopped run wrote after its last checkpoint will come again.
             Journal(folder).drop_after(checkpoint.server_round)
-            return cls(folder, settings, lock, checkpoint)
+            return cls(folder, settings, lock, checkpoint, run_name)
 
     def close(self) -> None:
         """Let others open the folder; may be called again."""
@@ -220,7 +231,7 @@ class Recorder:
             )
         if last:
             self._draw()
-        self.console.print(round_line(row, simulation.rounds, self._test), soft_wrap=True)
+        self.console.print(round_line(row, report, simulation.rounds, self._test), soft_wrap=True)
         self._report, self._seconds, self._test, self._tests = None, math.nan, {}, None
         if self.on_round is not None:
             self.on_round(server_round)
@@ -276,7 +287,7 @@ def _files_of_a_run(folder: Path) -> Iterator[Path]:
     """Yield what a run has written, its config first."""
     tables = [f"{table}.csv" for table in TABLES]
     arrays = (_CHECKPOINT, _MODEL, _ZEROS, _MASKS)
-    fixed = (_CONFIG, _ENVIRONMENT, _PARTITIONS, *tables, LINES, *arrays, LOG)
+    fixed = (_CONFIG, _ENVIRONMENT, RUN_NAME, _PARTITIONS, *tables, LINES, *arrays, LOG)
     yield from (folder / name for name in fixed if (folder / name).exists())
     yield from sorted((folder / STATES).glob("*/client-*/round-*.npz"))
     yield from sorted(path for path in (folder / MASKS).glob("*") if path.is_file())

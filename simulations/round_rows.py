@@ -12,6 +12,7 @@ from strategies import AdaSplitRoundReport, AdaSplitTestReport, RoundReport
 
 Row = dict[str, Any]
 Report = RoundReport | AdaSplitRoundReport
+_NAMED_CLIENTS = 5
 
 
 def initial_row(test: Mapping[str, float]) -> Row:
@@ -70,14 +71,18 @@ def round_tables(
     }
 
 
-def round_line(row: Mapping[str, Any], rounds: int, test: Mapping[str, float]) -> str:
-    """Word a round's row for the terminal, on one line."""
+def round_line(
+    row: Mapping[str, Any], report: Report, rounds: int, test: Mapping[str, float]
+) -> str:
+    """Word a round's row for the terminal, on one line; of a few picked clients, say which."""
     width = len(str(rounds))
     learned = ""
-    if "phase" in row:
-        learned = f"{row['phase']:6s}  "
-        if row["picked"]:
-            learned += f"{row['picked']:3d} picked  server loss {row['server_loss']:6.3f}  "
+    if isinstance(report, AdaSplitRoundReport):
+        learned = f"{report.phase:6s}  "
+        if picked := [str(client.partition_id) for client in report.clients if client.picked]:
+            few = len(picked) <= _NAMED_CLIENTS
+            learned += f"picked {','.join(picked)}" if few else f"{len(picked):3d} picked"
+            learned += f"  server loss {report.server_loss:6.3f}  "
     return (
         f"round {row['round']:{width}d}/{rounds}  {learned}{test_text(test)}  "
         f"up {row['uplink_bytes'] / 1e6:8.2f} MB  down {row['downlink_bytes'] / 1e6:8.2f} MB  "
@@ -148,6 +153,7 @@ def _adasplit_row(
         "loss": test.get("loss", math.nan),
         "accuracy": test.get("accuracy", math.nan),
         "trained_accuracy": test.get("trained_accuracy", math.nan),
+        "learned_accuracy": test.get("learned_accuracy", math.nan),
         "train_loss": metrics["train_loss"],
         "server_loss": metrics["server_loss"],
         "clients": len(report.clients),

@@ -27,7 +27,8 @@ class SimulationSettings:
     rounds : int
         Rounds of training.
     clients_per_round : int
-        Clients that train in a round, drawn by (seed, round).
+        Clients that train in a round, drawn by (seed, round). With client-weights relayed, it is
+        one client after the other, whatever this says.
     model : str
         resnet18, femnist_cnn, lenet, digits_cnn, or package.module:function of your own.
     masked : str, optional
@@ -62,8 +63,9 @@ class SimulationSettings:
     ray_address : str
         Address of a running Ray cluster; not for flwr run. Default: start one on this machine.
     device : str
-        Device that clients train on: cpu or cuda. The server tests on it too; with a Ray address,
-        where this machine has no such device, on the CPU.
+        Device that clients train on: cpu or cuda. The server of zerofl tests on it too; with a Ray
+        address, where this machine has no such device, on the CPU. That of adasplit trains and
+        tests on the CPU always.
     checkpoint_every : int
         Rounds between two checkpoints; the last round is always saved. 0 keeps none.
     slow : str, optional

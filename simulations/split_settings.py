@@ -20,9 +20,13 @@ class SplitSettings:
         Length of the projection that the contrastive loss is taken of.
     full_batches : bool
         Leave an epoch's incomplete last batch out.
+    server_threads : int
+        Threads that the server trains and tests with, whatever CPUs it may use; the same number
+        gives the same bits.
     state_dir : str, optional
         Folder where clients keep their state, which resuming needs; default: clients in the run's
-        folder. Workers of a Ray cluster must share it.
+        folder. Workers of a Ray cluster must share it. Runs may share it too: each has a folder of
+        its own there, whose name is in its run_name.txt.
 
     Raises
     ------
@@ -33,11 +37,13 @@ class SplitSettings:
     cut: str = "1"
     projection_dim: int = 64
     full_batches: bool = False
+    server_threads: int = 2
     state_dir: str | None = None
 
     def __post_init__(self) -> None:
         """Refuse what no model can be cut with."""
         if not self.cut:
             raise SettingsError("cut is empty; it must be a number or the name of a child")
-        if self.projection_dim < 1:
-            raise SettingsError(f"projection_dim is {self.projection_dim}; it must be at least 1")
+        for name in ("projection_dim", "server_threads"):
+            if getattr(self, name) < 1:
+                raise SettingsError(f"{name} is {getattr(self, name)}; it must be at least 1")

@@ -28,6 +28,9 @@ class Validation(Protocol):
     def split(self, partition_id: int) -> tuple[Rows, Rows]:
         """Return the rows that a client trains on, and those it validates on."""
 
+    def training_rows(self, partition_id: int) -> Rows:
+        """Return the rows that a client trains on alone."""
+
 
 class HeldOut:
     """A share of a client's own samples, drawn from (seed, partition).
@@ -55,6 +58,10 @@ class HeldOut:
         shuffled = rng.permutation(rows_of(self._partitions, partition_id))
         held = self.size(partition_id)
         return shuffled[held:], shuffled[:held]
+
+    def training_rows(self, partition_id: int) -> Rows:
+        """Return the rows that a client trains on alone."""
+        return self.split(partition_id)[0]
 
 
 class FromTestSplit:
@@ -102,7 +109,11 @@ class FromTestSplit:
         """Return the rows that a client trains on, and those it validates on."""
         own = np.isin(self._kinds, self._trained_kinds(partition_id))
         validation = self._order[own][: self._most]
-        return rows_of(self._partitions, partition_id), validation
+        return self.training_rows(partition_id), validation
+
+    def training_rows(self, partition_id: int) -> Rows:
+        """Return the rows that a client trains on alone."""
+        return rows_of(self._partitions, partition_id)
 
     def _trained_kinds(self, partition_id: int) -> Rows:
         return np.unique(self._kinds_of(rows_of(self._partitions, partition_id)))

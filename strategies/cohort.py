@@ -29,7 +29,7 @@ _POLL_SECONDS = 0.1
 _TELL_EVERY_SECONDS = 20
 _PATIENCE_SECONDS = 86400
 _OWN_PARTITIONS = (
-    "give each SuperNode its own partition-id, and hand it to ZeroFLClient(partition_id=...)"
+    "give each SuperNode its own partition-id, and hand it to its client as partition_id"
 )
 
 

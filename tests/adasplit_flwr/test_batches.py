@@ -89,7 +89,7 @@ def test_an_epoch_has_no_lone_sample_or_only_full_batches(
 
 def test_the_order_is_the_permutation_of_the_epochs_seed_and_differs_between_epochs() -> None:
     batches = ShuffledBatches(numbers(9), 4)
-    generator = torch.Generator().manual_seed(seed_of(3, 0, 1))
+    generator = torch.Generator().manual_seed(seed_of(3, 6, 0, 1))
     order = torch.randperm(9, generator=generator).tolist()
     walk = walk_of(batches)
     first, second, third, fourth = (labels.tolist() for _, labels in walk.take(4))
@@ -119,7 +119,7 @@ def test_a_shuffling_loader_is_seeded_at_the_start_of_each_epoch() -> None:
     loader = DataLoader(data, batch_size=4, shuffle=True)
     expected = []
     for epoch in range(3):
-        torch.manual_seed(seed_of(3, epoch, 1))
+        torch.manual_seed(seed_of(3, 6, epoch, 1))
         expected += texts(iter(loader))
     torch.manual_seed(4)
     assert texts(walk_of(loader).take(9)) == expected
@@ -191,7 +191,7 @@ def test_a_seekable_source_loads_only_what_is_taken() -> None:
 
     walk = walk_of(Noting(), Position(4, 6))
     assert len(list(walk.take(5))) == 5
-    assert asked == [(seed_of(3, 4, 1), 6), (seed_of(3, 5, 1), 0)]
+    assert asked == [(seed_of(3, 6, 4, 1), 6), (seed_of(3, 6, 5, 1), 0)]
     assert isinstance(SOURCES["shuffled"], Seekable)
     assert not isinstance(SOURCES["loader"], Seekable)
 
@@ -227,3 +227,25 @@ def test_batches_that_cannot_be_made_are_refused() -> None:
 def test_a_negative_count_is_refused() -> None:
     with pytest.raises(SettingsError, match="-1 batches cannot be taken; 0 means an epoch"):
         list(walk_of(SOURCES["list"]).take(-1))
+
+
+def test_an_epochs_order_and_an_iterations_dropout_draw_from_other_seeds() -> None:
+    asked: list[int] = []
+
+    class Source:
+        def batches_from(self, generator_seed: int, offset: int) -> Iterator[Any]:
+            asked.append(generator_seed)
+            return iter([(torch.zeros(1), torch.zeros(1))] if offset == 0 else [])
+
+    seen: list[int] = []
+
+    class Noise(torch.nn.Linear):
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            seen.append(torch.initial_seed())
+            return super().forward(inputs)
+
+    list(BatchWalk(Source(), Position(4, 0), seed=3, partition_id=1).take(1))
+    trainer = LocalTrainer(Noise(2, 2), torch.nn.Linear(2, 2), seed=3, partition_id=1)
+    trainer.step(torch.eye(2), torch.zeros(2, dtype=torch.int64), PLAN, 4)
+    assert len(asked) == len(seen) == 1
+    assert asked != seen

@@ -44,7 +44,7 @@ COUNTER = "client.1.num_batches_tracked"
 
 def shuffled_by_hand() -> Iterator[Batch]:
     for epoch in range(9):
-        generator = torch.Generator().manual_seed(seed_of(SEED, epoch, WHO))
+        generator = torch.Generator().manual_seed(seed_of(SEED, 6, epoch, WHO))
         order = torch.randperm(SAMPLES, generator=generator)
         inputs, labels = data_of(WHO).tensors
         for start in range(0, SAMPLES, BATCH):
@@ -54,7 +54,7 @@ def shuffled_by_hand() -> Iterator[Batch]:
 
 def loaded_by_hand() -> Iterator[Batch]:
     for epoch in range(9):
-        torch.manual_seed(seed_of(SEED, epoch, WHO))
+        torch.manual_seed(seed_of(SEED, 6, epoch, WHO))
         batches = list(DataLoader(data_of(WHO), batch_size=BATCH, shuffle=True))
         yield from ((inputs, labels) for inputs, labels in batches)
 
@@ -84,7 +84,7 @@ class ByHand:
         activations, losses, self.last = [], 0.0, []
         for _ in range(count):
             inputs, labels = next(self.batches)
-            torch.manual_seed(seed_of(SEED, self.iteration, WHO))
+            torch.manual_seed(seed_of(SEED, 7, self.iteration, WHO))
             output = self.split.client(inputs)
             loss = nt_xent(self.split.head(output), labels, PLAN.temperature)
             self.adam.zero_grad()
@@ -99,7 +99,7 @@ class ByHand:
     def apply(self, gradients: list[np.ndarray[Any, Any]]) -> None:
         for (iteration, inputs), gradient in zip(self.last, gradients, strict=True):
             buffers = {name: b.clone() for name, b in self.split.client.named_buffers()}
-            torch.manual_seed(seed_of(SEED, iteration, WHO))
+            torch.manual_seed(seed_of(SEED, 7, iteration, WHO))
             self.adam.zero_grad()
             self.split.client(inputs).backward(torch.tensor(gradient))
             self.adam.step()

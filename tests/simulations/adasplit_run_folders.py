@@ -16,9 +16,9 @@ ADASPLIT_PICTURES = ("client_accuracy", "picks", "ucb_terms", "client_masks", "l
 def write_client_masks(
     run: Path, clients: list[int], density: list[float], overlap: NDArray[np.float64]
 ) -> None:
-    """Write masks.npz."""
+    """Write mask_summary.npz."""
     np.savez(
-        run / "masks.npz",
+        run / "mask_summary.npz",
         allow_pickle=False,
         clients=np.array(clients, np.int64),
         density=np.array(density, np.float64),

@@ -79,6 +79,7 @@ ADASPLIT: dict[str, Any] = {
     "cut": "layer2",
     "projection-dim": 32,
     "full-batches": True,
+    "server-threads": 3,
     "state-dir": "/states",
     "kappa": 0.5,
     "eta": 0.4,

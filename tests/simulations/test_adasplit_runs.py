@@ -66,7 +66,7 @@ def states_of(folder: Path) -> dict[str, dict[str, bytes]]:
 
 
 def assert_same(first: Path, second: Path) -> None:
-    for name in ("model.npz", "masks.npz"):
+    for name in ("model.npz", "mask_summary.npz"):
         assert arrays_of(first / name) == arrays_of(second / name)
     assert states_of(first) == states_of(second)
     for name in ("rounds", "clients", "tests", "partitions"):
@@ -117,7 +117,7 @@ def test_the_local_phase_moves_the_first_part_and_nothing_else(whole: Path) -> N
 def test_the_model_file_names_client_head_and_server_part(whole: Path) -> None:
     names = list(arrays_of(whole / "model.npz"))
     assert names == list(split_model(small()).state_dict())
-    with np.load(whole / "masks.npz") as masks:
+    with np.load(whole / "mask_summary.npz") as masks:
         picked = pd.read_csv(whole / "clients.csv").query("picked")["partition_id"]
         assert masks["clients"].tolist() == sorted(set(picked))
 

@@ -123,7 +123,7 @@ def test_nameless_failures_alone_are_no_turns(tmp_path: Path) -> None:
 
 def test_masks_come_back_as_they_were_written(tmp_path: Path) -> None:
     write_client_masks(tmp_path, [2, 7], [0.25, 0.5], np.array([[1, 0.3], [0.3, 1]]))
-    masks = read_client_masks(tmp_path / "masks.npz")
+    masks = read_client_masks(tmp_path / "mask_summary.npz")
     assert masks is not None
     assert masks.clients.tolist() == [2, 7]
     assert masks.density.tolist() == [0.25, 0.5]
@@ -131,13 +131,13 @@ def test_masks_come_back_as_they_were_written(tmp_path: Path) -> None:
 
 
 def test_masks_that_are_not_there_are_none(tmp_path: Path) -> None:
-    assert read_client_masks(tmp_path / "masks.npz") is None
+    assert read_client_masks(tmp_path / "mask_summary.npz") is None
     write_client_masks(tmp_path, [], [], np.ones((0, 0)))
-    assert read_client_masks(tmp_path / "masks.npz") is None
+    assert read_client_masks(tmp_path / "mask_summary.npz") is None
 
 
 def test_broken_masks_are_refused(tmp_path: Path) -> None:
-    path = tmp_path / "masks.npz"
+    path = tmp_path / "mask_summary.npz"
     write_client_masks(tmp_path, [2, 7], [0.25], np.ones((2, 2)))
     with pytest.raises(DataError, match=r"'density' should be .* shape \(2,\) for 2 clients"):
         read_client_masks(path)
