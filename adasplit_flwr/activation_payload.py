@@ -38,7 +38,7 @@ class ActivationBatch:
     Parameters
     ----------
     batch_id : int
-        Iteration of the run that the batch belongs to, from 0.
+        Its index within the exchange, from 0.
     activations : NDArray of float32, shape (n, *activation shape)
         Output of the client's part.
     labels : NDArray of int64, shape (n,)

@@ -6,7 +6,7 @@ A payload (:mod:`zerofl_flwr.payload`) of three entries or more, in this order:
 ``<values>``   ``(n, *sample shape)``, float32 or float16: the samples of all batches, one batch
                after the other; CSR where that is smaller
 others         of the caller's, e.g. one label per sample
-batch-ids      ``(batches,)``, uint32: each batch's iteration of the run, from 0
+batch-ids      ``(batches,)``, uint32: each batch's index within the exchange, from 0
 batch-sizes    ``(batches,)``, uint32: samples of each batch; their sum is n
 =============  ==================================================================================
 

@@ -139,9 +139,9 @@ class BatchWalk:
     ----------
     source : Seekable, or iterable of (inputs, labels)
         An iterable, e.g. a shuffling ``DataLoader``, gives one epoch each time it is iterated;
-        torch's global generator is seeded by (seed, a stream's number, epoch, partition_id) for it,
-        and left as it was for all else. To go on within an epoch, the batches before are loaded again and thrown
-        away. A `Seekable` spares that.
+        torch's global generator is seeded by (seed, stream, epoch, partition_id) for it, and left
+        as it was for all else. To go on within an epoch, the batches before are loaded again and
+        thrown away. A `Seekable` spares that.
     position : Position
         Where to begin.
     seed, partition_id : int

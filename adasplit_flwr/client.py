@@ -10,7 +10,7 @@ from typing import TypeVar
 import numpy as np
 import torch
 from flwr.app import Array as FlowerArray
-from flwr.app import ArrayRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 from flwr.client import NumPyClient
 from flwr.common import Scalar
 
@@ -38,6 +38,8 @@ from zerofl_flwr.training import Batches, evaluate
 
 STATE_KEY, PREVIOUS_KEY = "adasplit-client", "adasplit-client-before"
 """Where a client's records are in ``context.state``: its last round's, and the one's before."""
+ROUND_KEY = "round"
+"""With a folder of states, all that the record :data:`STATE_KEY` holds: the number of the round."""
 
 PlanType = TypeVar("PlanType", ExchangePlan, TestPlan)
 
@@ -62,8 +64,8 @@ class AdaSplitClient(NumPyClient):
         ``context.state``. What lasts from message to message are its records :data:`STATE_KEY` and
         :data:`PREVIOUS_KEY`; a server that lost a reply goes on from the round before.
     state_dir : Path, optional
-        Folder where that is saved as well, for a client that is started again, and for a run that
-        is resumed from the round before.
+        Folder where that is saved instead, for a client that is started again, and for a run that
+        is resumed from the round before. `state` then holds the number of the last round only.
     kept_states : int
         How many rounds of it are saved there: one more than the rounds between two checkpoints of
         the server.
@@ -264,6 +266,9 @@ class AdaSplitClient(NumPyClient):
         if self.state_dir is not None:
             folder = StateFolder(self.state_dir, plan.run, keep=self.kept_states)
             folder.save(self.partition_id, state, after=plan.state_round)
+            self.state.pop(PREVIOUS_KEY, None)
+            self.state[STATE_KEY] = ConfigRecord({ROUND_KEY: plan.server_round})
+            return
         # The server knows of the round that this one went on from, and may not hear of this one.
         if any(held.server_round == plan.state_round for held in self._held(STATE_KEY)):
             self.state[PREVIOUS_KEY] = self.state[STATE_KEY]

@@ -54,7 +54,7 @@ class LocalTrainer:
         Projection head, on `device`.
     seed, partition_id : int
         The run's and the client's. Dropout and the like draw from torch's global generators, seeded
-        by (seed, a stream's number, iteration, partition_id) for each batch and restored afterwards.
+        by (seed, stream, iteration, partition_id) for each batch and restored afterwards.
     device : str
         ``"cpu"`` or ``"cuda"``.
 
@@ -135,9 +135,9 @@ class LocalTrainer:
         """Run one batch through the client part and, with a local loss, take a step on it.
 
         The loss is ``nt_xent(head(a), labels, temperature)`` plus `activation_penalty` times the
-        mean over samples of the sum of ``|a|``, a being the activations. A part whose gradient is zero
-        throughout, as that of a batch with a single class, takes no step: Adam would scale weight
-        decay alone up to the whole learning rate.
+        mean over samples of the sum of ``|a|``, a being the activations. A part whose gradient is
+        zero throughout, as that of a batch with a single class, takes no step: Adam would scale
+        weight decay alone up to the whole learning rate.
 
         Parameters
         ----------
@@ -177,6 +177,9 @@ class LocalTrainer:
                 )
             self._adam.zero_grad(set_to_none=True)
             loss.backward()  # type: ignore[no-untyped-call]
+            for part in self._parts.values():
+                if not any(bool(p.grad.any()) for p in part.parameters() if p.grad is not None):
+                    part.zero_grad(set_to_none=True)  # so Adam leaves it alone
             self._take_step(plan)
         return StepOutcome(uploaded, float(own.detach()))
 
@@ -253,9 +256,6 @@ class LocalTrainer:
         return seeded(seed, self._device)
 
     def _take_step(self, plan: ExchangePlan) -> None:
-        for part in self._parts.values():
-            if not any(bool(p.grad.any()) for p in part.parameters() if p.grad is not None):
-                part.zero_grad(set_to_none=True)  # for Adam, nothing to do
         for group in self._adam.param_groups:
             group["lr"], group["weight_decay"] = plan.learning_rate, plan.weight_decay
         self._adam.step()

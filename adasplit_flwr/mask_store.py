@@ -71,9 +71,10 @@ class MaskStore:
     make : callable
         Gives the mask, shape (P,), with which a client starts; the same whenever it is asked.
     folder : Path, optional
-        Where the file goes. Without one, all records stay in memory and in the tables.
+        Where the file goes. Without one, all records stay in memory and in the tables: 36 MB a
+        client for LeNet.
     memory_budget_bytes : int
-        Memory for records, each of ``3 * P`` elements; at least one must fit.
+        With a folder, memory for records, each of ``3 * P`` elements; at least one must fit.
 
     Raises
     ------
@@ -98,8 +99,8 @@ class MaskStore:
         self.dtype = dtype
         self._make = make
         self._budget = memory_budget_bytes
-        self._record_bytes = _ROWS * length * dtype.itemsize
-        if memory_budget_bytes < self._record_bytes:
+        self._record_bytes = record_bytes(length, dtype)
+        if folder is not None and memory_budget_bytes < self._record_bytes:
             raise SettingsError(
                 f"memory_budget_bytes is {memory_budget_bytes}; one client's mask and moments take "
                 f"{self._record_bytes}"
@@ -110,6 +111,14 @@ class MaskStore:
         if folder is not None:
             shape = (_ROWS, length)
             self._slots = CommittedSlots(folder / FILE_NAME, shape, _numpy_dtype(dtype))
+
+    def check_fits(self, length: int, dtype: torch.dtype) -> None:
+        """Refuse a server part with another number of trainable parameters, or another dtype."""
+        if (self.length, self.dtype) != (length, dtype):
+            raise SettingsError(
+                f"the store holds masks of {self.length} elements in {self.dtype}; the server part "
+                f"has {length} trainable parameters in {dtype}"
+            )
 
     def clients(self) -> list[int]:
         """Return the clients that have a mask of their own by now, ascending."""
@@ -124,8 +133,7 @@ class MaskStore:
         Raises
         ------
         SettingsError
-            If the client is no whole number from 0, `make` gives something else than a mask, or
-            there is no folder and the budget is used up.
+            If the client is no whole number from 0, or `make` gives something else than a mask.
         DataError
             If the file cannot be read or written.
         """
@@ -133,7 +141,7 @@ class MaskStore:
         if client in self._resident:
             self._resident.move_to_end(client)
             return self._resident[client]
-        values, steps = self._free_memory(client), 0
+        values, steps = self._free_memory(), 0
         if self._slots is not None and client in self._slots:
             steps = self._slots.load(client, values.numpy())
         else:
@@ -234,8 +242,6 @@ class MaskStore:
                 "a table of masks without a file holds a record and a count of steps for each "
                 f"client; got {', '.join(table)}"
             )
-        if len(clients) > self._budget // self._record_bytes:
-            raise SettingsError(self._over_budget(f"{len(clients)} clients"))
         expected = (_ROWS, self.length), _numpy_dtype(self.dtype)
         for client in clients:
             array = table[f"{_RECORD}{client}"]
@@ -249,16 +255,12 @@ class MaskStore:
             for client, taken in zip(clients, steps, strict=True)
         }
 
-    def _free_memory(self, client: int) -> torch.Tensor:
+    def _free_memory(self) -> torch.Tensor:
         """Return memory for one more record, of the least recently used where it is all in use."""
-        if (len(self._resident) + 1) * self._record_bytes <= self._budget:
+        fits = (len(self._resident) + 1) * self._record_bytes <= self._budget
+        if self._slots is None or fits:
             return torch.empty(_ROWS, self.length, dtype=self.dtype)
-        oldest = next(
-            (old for old in self._resident if self._slots is not None or old not in self._unsaved),
-            None,
-        )
-        if oldest is None:
-            raise SettingsError(self._over_budget(f"client {client} besides those before it"))
+        oldest = next(iter(self._resident))
         if oldest in self._unsaved:
             self._save(oldest)
         return self._resident.pop(oldest).values
@@ -278,11 +280,10 @@ class MaskStore:
             )
         return mask
 
-    def _over_budget(self, whose: str) -> str:
-        return (
-            f"memory_budget_bytes of {self._budget} has no room for {whose}, at "
-            f"{self._record_bytes} bytes a client: raise it, or give the masks a folder"
-        )
+
+def record_bytes(length: int, dtype: torch.dtype) -> int:
+    """Count the bytes of one client's mask of so many elements, with its moments."""
+    return _ROWS * length * dtype.itemsize
 
 
 def _check_client(client: int) -> None:

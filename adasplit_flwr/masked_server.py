@@ -146,7 +146,7 @@ class MaskedServer:
         self._store: MaskStore | None = None
         if masks != "none":
             self._store = store or store_for(model, seed=seed)
-            _check_store(self._store, self._weights)
+            self._store.check_fits(self._weights.length, self._weights.dtype)
         elif store is not None:
             raise SettingsError("masks is none, so there is nothing for a store of masks to hold")
         self._adam = MaskedAdam(self._weights, optimizer, masks=masks, mask_penalty=mask_penalty)
@@ -180,6 +180,10 @@ class MaskedServer:
     def clients(self) -> list[int]:
         """Return the clients that have a mask which a batch of theirs trained, ascending."""
         return self._store.clients() if self._store else []
+
+    def has_learned_from(self, client: int) -> bool:
+        """Say whether a client's mask was trained; without masks, whether anything was."""
+        return client in self.clients() if self._store else self._adam.steps > 0
 
     def train_batch(
         self,
@@ -339,11 +343,3 @@ class MaskedServer:
             self._masked_for = None
             self._part.put_on(self._store.mask(client))
             self._masked_for = client
-
-
-def _check_store(store: MaskStore, weights: FlatParameters) -> None:
-    if (store.length, store.dtype) != (weights.length, weights.dtype):
-        raise SettingsError(
-            f"the store holds masks of {store.length} elements in {store.dtype}; the server part "
-            f"has {weights.length} trainable parameters in {weights.dtype}"
-        )

@@ -1,6 +1,6 @@
 """Which clients the server learns from: AdaSplit's bandit (arXiv 2112.01637).
 
-Of N clients in the global phase, the orchestrator picks k per iteration: those whose server loss
+Of N clients in the global phase, the orchestrator picks k per exchange: those whose server loss
 is high, and those that were not picked for long.
 """
 
@@ -19,14 +19,16 @@ from zerofl_flwr.errors import DataError, RoundFailedError, SettingsError
 START_LOSS = 100.0
 """The loss that a client starts with, twice: far above any cross-entropy of a few classes."""
 _START_ENTRIES = 2
-_TINY = 1e-15
+_SHOWN_PICKS = 1e-200  # 1/s of less would not fit into the terms that are shown
 _TIE_STREAM = 3  # sets these draws apart from others of the same seed
 _LARGEST_LOSS = float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True, eq=False)
 class Terms:
-    """The two parts of the scores of some clients.
+    """The two parts of the scores of some clients, for plots and reports.
+
+    Who waited so long that ``s_i`` is below 1e-200 is shown with 1e-200; picks know it exactly.
 
     Parameters
     ----------
@@ -49,16 +51,21 @@ class Orchestrator:
     """Upper confidence bounds over discounted losses.
 
     A client's score is ``A_i = l_i / s_i + sqrt(2 ln T / s_i)`` with
-    ``l_i = sum_t gamma^(T-1-t) L_i^t`` and ``s_i = sum_t gamma^(T-1-t) S_i^t + 1e-15``, over the
-    entries t of that client. An iteration adds one entry to each: to a picked one its server loss
-    L and S = 1, to another the mean of its last two L and S = 0. T is common to all: the number of
-    entries of a client that has been there from the start. One that comes later starts afresh.
+    ``l_i = sum_t gamma^(T-1-t) L_i^t`` and ``s_i = sum_t gamma^(T-1-t) S_i^t``, over the entries t
+    of that client. An exchange adds one entry to each: to a picked one its server loss L and S = 1,
+    to another the mean of its last two L and S = 0. T is common to all: the number of entries of a
+    client that has been there from the start. One that comes later starts afresh.
 
-    Everybody starts with two entries of L = 100 and S = 1, so T is 2 before the first iteration and
+    Everybody starts with two entries of L = 100 and S = 1, so T is 2 before the first exchange and
     every score is ``100 + sqrt(2 ln 2 / (1 + gamma))``: a draw. S counts as 1 there because S = 0
     would leave ``s_i = 1e-15``, scores of 1e17, and an exploration term that is lost in their
     rounding. While losses stay below 100, who was never picked has larger L and smaller S than who
     was: of those that start together, all are picked once before any is picked twice.
+
+    The authors add 1e-15 to ``s_i``. Here no ``s_i`` is ever 0, so it would do nothing but end the
+    growth of the scores of clients that wait long, after some 120 exchanges at gamma .75. It is
+    left out: ``s_i`` is kept as its value at the last pick and the exchanges since, and scores are
+    compared by their logarithms, which neither overflow nor vanish.
 
     The sums are kept recursively (``l <- gamma l + L``). Nothing but the seed, the history and the
     candidates decides a pick.
@@ -66,7 +73,7 @@ class Orchestrator:
     Parameters
     ----------
     gamma : float, default 0.75
-        Discount per iteration, in (0, 1]; 1 never forgets.
+        Discount per exchange, in (0, 1]; 1 never forgets.
     seed : int, default 0
         Decides between equal scores.
 
@@ -95,11 +102,12 @@ class Orchestrator:
         # One row per known client, ids ascending.
         self._ids = np.empty(0, np.int64)
         self._loss_sums = np.empty(0, np.float64)
-        self._pick_sums = np.empty(0, np.float64)
+        self._pick_sums = np.empty(0, np.float64)  # s when last picked, so from 1
+        self._waits = np.empty(0, np.int64)  # entries since then
         self._last_losses = np.empty((0, 2), np.float64)
 
     @property
-    def iterations(self) -> int:
+    def exchanges(self) -> int:
         """Number of updates so far."""
         return self._entries - _START_ENTRIES
 
@@ -129,20 +137,20 @@ class Orchestrator:
             raise SettingsError(f"count is {count!r}; there are {ids.size} candidates to pick from")
         ids = np.sort(ids)
         self._admit(ids)
-        scores = self._terms_at(np.searchsorted(self._ids, ids)).scores
+        scores = self._log_scores_at(np.searchsorted(self._ids, ids))
         ties = np.random.default_rng((self.seed, _TIE_STREAM, self._entries)).permutation(ids.size)
         best = np.lexsort((ties, -scores))[:count]
         return [int(client) for client in np.sort(ids[best])]
 
     def update(self, losses: Mapping[int, float]) -> None:
-        """Add one iteration.
+        """Add one exchange.
 
         Parameters
         ----------
         losses : mapping of int to float
-            The server's loss for each picked client, from 0: its cross-entropy. A penalty on masks
-            does not belong here, as it can be far above the 100 that clients start with. All other
-            known clients count as not picked.
+            The server's loss for each picked client, from 0: its mean cross-entropy. A penalty on
+            masks does not belong here, as it can be far above the 100 that clients start with. All
+            other known clients count as not picked.
 
         Raises
         ------
@@ -156,15 +164,15 @@ class Orchestrator:
         An error leaves everything as it was.
         """
         if not losses:
-            raise SettingsError("an iteration needs the loss of at least one picked client")
+            raise SettingsError("an exchange needs the loss of at least one picked client")
         rows = self._rows_of(list(losses))
         values = np.array([_checked_loss(client, loss) for client, loss in losses.items()])
         newest = self._last_losses.mean(axis=1)
         newest[rows] = values
-        picked = np.zeros(self._ids.size)
-        picked[rows] = 1
         self._loss_sums = self.gamma * self._loss_sums + newest
-        self._pick_sums = self.gamma * self._pick_sums + picked
+        self._waits = self._waits + 1
+        self._pick_sums[rows] = self._pick_sums[rows] * self._faded(rows) + 1
+        self._waits[rows] = 0
         self._last_losses = np.column_stack((self._last_losses[:, 1], newest))
         self._entries += 1
 
@@ -190,13 +198,15 @@ class Orchestrator:
         -------
         dict of str to NDArray
             ``entries``, T as an int64 scalar; per known client, ids ascending: ``ids`` (n,) int64,
-            ``loss-sums`` (n,), ``pick-sums`` (n,) and ``last-losses`` (n, 2), float64.
+            ``loss-sums`` (n,) and ``last-losses`` (n, 2), float64, ``pick-sums`` (n,), float64, s_i
+            when the client was last picked, and ``waits`` (n,), int64, the exchanges since.
         """
         return {
             "entries": np.array(self._entries, np.int64),
             "ids": self._ids.copy(),
             "loss-sums": self._loss_sums.copy(),
             "pick-sums": self._pick_sums.copy(),
+            "waits": self._waits.copy(),
             "last-losses": self._last_losses.copy(),
         }
 
@@ -209,11 +219,12 @@ class Orchestrator:
             An array is missing, unknown, of another shape or type, or holds what cannot be; then
             nothing has changed.
         """
-        entries, ids, loss_sums, pick_sums, last_losses = _checked_state(state)
+        entries, ids, loss_sums, pick_sums, waits, last_losses = _checked_state(state)
         self._entries = int(entries)
         self._ids = ids.copy()
         self._loss_sums = loss_sums.copy()
         self._pick_sums = pick_sums.copy()
+        self._waits = waits.copy()
         self._last_losses = last_losses.copy()
 
     def _admit(self, ids: NDArray[np.int64]) -> None:
@@ -227,6 +238,7 @@ class Orchestrator:
         picks, last = np.full(new.size, start), np.full((new.size, 2), START_LOSS)
         self._loss_sums = np.concatenate((self._loss_sums, picks * START_LOSS))[order]
         self._pick_sums = np.concatenate((self._pick_sums, picks))[order]
+        self._waits = np.concatenate((self._waits, np.zeros(new.size, np.int64)))[order]
         self._last_losses = np.concatenate((self._last_losses, last))[order]
 
     def _rows_of(self, clients: Sequence[int]) -> NDArray[np.int64]:
@@ -238,9 +250,20 @@ class Orchestrator:
         return np.searchsorted(self._ids, ids)
 
     def _terms_at(self, rows: NDArray[np.int64]) -> Terms:
-        picks = self._pick_sums[rows] + _TINY
+        picks = np.maximum(self._pick_sums[rows] * self._faded(rows), _SHOWN_PICKS)
         exploration = np.sqrt(2 * math.log(self._entries) / picks)
         return Terms(self._loss_sums[rows] / picks, exploration)
+
+    def _faded(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+        return np.power(self.gamma, self._waits[rows])
+
+    def _log_scores_at(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+        log_picks = np.log(self._pick_sums[rows]) + self._waits[rows] * math.log(self.gamma)
+        with np.errstate(divide="ignore"):  # losses of 0
+            exploitation = np.log(self._loss_sums[rows]) - log_picks
+        exploration = (math.log(2 * math.log(self._entries)) - log_picks) / 2
+        scores: NDArray[np.float64] = np.logaddexp(exploitation, exploration)
+        return scores
 
 
 def _checked_ids(clients: Sequence[int]) -> NDArray[np.int64]:
@@ -264,13 +287,17 @@ def _checked_loss(client: int, loss: float) -> float:
 
 def _checked_state(state: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:
     """Return the arrays in the order of ``state_arrays``, or say what is wrong with one."""
-    known = ("entries", "ids", "loss-sums", "pick-sums", "last-losses")
+    known = ("entries", "ids", "loss-sums", "pick-sums", "waits", "last-losses")
     if set(state) != set(known):
         raise DataError(f"an orchestrator's state has {list(known)}, {sorted(state)} came")
     clients = state["ids"].size
-    shapes: tuple[tuple[int, ...], ...] = ((), (clients,), (clients,), (clients,), (clients, 2))
+    row = (clients,)
+    shapes: tuple[tuple[int, ...], ...] = ((), row, row, row, row, (clients, 2))
     for name, shape in zip(known, shapes, strict=True):
-        array, dtype = state[name], np.dtype("int64" if name in ("entries", "ids") else "float64")
+        array, dtype = (
+            state[name],
+            np.dtype("int64" if name in ("entries", "ids", "waits") else "float64"),
+        )
         if array.shape != shape or array.dtype != dtype:
             raise DataError(
                 f"the orchestrator's {name} should be {dtype} of shape {shape}, "
@@ -280,6 +307,8 @@ def _checked_state(state: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:
             raise DataError(f"the orchestrator's {name} must be finite and not negative")
     if state["entries"] < _START_ENTRIES:
         raise DataError(f"the orchestrator's entries are {state['entries']}; they start at 2")
+    if (state["pick-sums"] < 1).any():
+        raise DataError("the orchestrator's pick-sums must be from 1")
     if (np.diff(state["ids"]) <= 0).any():
         raise DataError("the orchestrator's ids must ascend")
     return [state[name] for name in known]

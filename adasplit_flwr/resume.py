@@ -107,6 +107,11 @@ def find_state(
     )
     folder = "no folder of states was given" if root is None else f"{root} does not hold it"
     raise ClientFailedError(
-        f"client {partition_id} of run {run}: the state of round {server_round} is lost: memory "
-        f"holds {has or 'nothing'}, and {folder}"
+        f"{lost_state(partition_id, run, server_round)}: memory holds {has or 'nothing'}, and "
+        f"{folder}"
     )
+
+
+def lost_state(partition_id: int, run: str, server_round: int) -> str:
+    """Say that a client's state of a round is lost, in the words by which the server knows it."""
+    return f"client {partition_id} of run {run}: the state of round {server_round} is lost"

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 from flwr.app import Context, Message, MessageType
 from flwr.clientapp.typing import ClientAppCallable, Mod
+from flwr.compat.common import recorddict_compat as compat
 
 from zerofl_flwr.errors import SettingsError
 
@@ -50,7 +51,8 @@ def slow_mod(factors: Mapping[int, float]) -> Mod:
     """Build a Flower mod that makes clients slow.
 
     After a training message it waits until ``factor`` times the seconds that answering took have
-    passed. Other messages, and other clients, take no longer.
+    passed, and adds what it waited to the ``train_seconds`` that the client tells. Other messages,
+    and other clients, take no longer.
 
     Parameters
     ----------
@@ -63,7 +65,20 @@ def slow_mod(factors: Mapping[int, float]) -> Mod:
         reply = call_next(message, context)
         factor = factors.get(int(context.node_config["partition-id"]), 1.0)
         if message.metadata.message_type == MessageType.TRAIN and factor > 1:
-            time.sleep((factor - 1) * (time.monotonic() - started))
+            delay = (factor - 1) * (time.monotonic() - started)
+            time.sleep(delay)
+            _tell(reply, delay)
         return reply
 
     return slow
+
+
+def _tell(reply: Message, delay: float) -> None:
+    """Add seconds to a classic client's ``train_seconds``, if it tells them."""
+    if reply.has_error():
+        return
+    result = compat.recorddict_to_fitres(reply.content, keep_input=False)
+    seconds = result.metrics.get("train_seconds")
+    if isinstance(seconds, float):
+        result.metrics["train_seconds"] = seconds + delay
+    reply.content = compat.fitres_to_recorddict(result, keep_input=False)

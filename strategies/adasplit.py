@@ -108,7 +108,8 @@ class AdaSplit(Strategy):
 
     A client keeps its part and optimizer itself. It is asked to go on from the last round whose
     reply arrived and passed. Where a reply was lost, that is the state before its present one,
-    which it still has; one that was started again without a ``state_dir`` refuses, and says so.
+    which it still has. One that was started again without a ``state_dir`` refuses, and says so; its
+    next exchange begins from the common start.
 
     With ``client_weights`` averaged or relayed, client parts travel in both phases, in training
     and in tests; only personal ones make the local phase free of traffic, but for the first part.
@@ -166,12 +167,8 @@ class AdaSplit(Strategy):
         self.weights = ClientWeights(split.client, split.head)
         self.clients = KnownClients()
         self._turns = Turns(self.settings, self._participation, self.orchestrator, seed)
-        trainer = ServerTrainer(
-            self.server,
-            self.orchestrator,
-            seed=seed,
-            keep_gradients=self.settings.server_gradient == "selected",
-        )
+        keep = self.settings.server_gradient == "selected"
+        trainer = ServerTrainer(self.server, self.orchestrator, seed=seed, keep_gradients=keep)
         self._aggregation = ExchangeAggregation(
             self.settings, self._cut, self.weights, self.clients, self._turns.relay, trainer
         )
@@ -180,6 +177,7 @@ class AdaSplit(Strategy):
         self._asked: Asked[ExchangePlan] = Asked()
         self._asked_to_test: Asked[TestPlan] = Asked()
         others: dict[str, Resumable] = {
+            "trainer": trainer,
             "orchestrator": self.orchestrator,
             "clients": self.clients,
             "weights": self.weights,

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from logging import WARNING
 
 from flwr.common import FitRes
 from flwr.common.logger import log
 from flwr.server.client_proxy import ClientProxy
 
-from adasplit_flwr.plans import ExchangePlan
+from adasplit_flwr.plans import FRESH, ExchangePlan
+from adasplit_flwr.resume import lost_state
 from adasplit_flwr.settings import AdaSplitSettings
 from strategies.adasplit_clients import KnownClients
 from strategies.adasplit_downlink import Asked
@@ -34,7 +36,7 @@ class ExchangeAggregation:
     weights : ClientWeights
         Updated where clients share theirs.
     clients : KnownClients
-        Told who trained.
+        Told who trained, and who has to begin again.
     relay : Relay
         Told who failed, where weights are relayed.
     trainer : ServerTrainer
@@ -92,10 +94,14 @@ class ExchangeAggregation:
         self._judge(server_round, turn, good, refusals)
         self._share(server_round, good)
         lessons = self._learn(server_round, good)
+        restarts = self._begin_again(server_round, asked, refusals)
         for exchange in good:
             lesson = lessons.get(exchange.client, Lessons())
             self._clients.trained(exchange.client, server_round, lesson.gradients)
-        return round_report(server_round, turn, good, refusals, asked.meter, lessons, self._trainer)
+        report = round_report(
+            server_round, turn, good, refusals, asked.meter, lessons, self._trainer
+        )
+        return replace(report, restarts=restarts)
 
     def _judge(
         self, server_round: int, turn: Turn, good: Sequence[Exchange], refusals: Sequence[Refusal]
@@ -111,6 +117,28 @@ class ExchangeAggregation:
         if failed:
             who = "no picked client" if turn.picks else "no client"
             raise RoundFailedError(f"round {server_round}: {who} delivered. {reasons}")
+
+    def _begin_again(
+        self, server_round: int, asked: Asked[ExchangePlan], refusals: Sequence[Refusal]
+    ) -> int:
+        """Let clients whose state is lost start afresh next time; return how many these are."""
+        restarts = 0
+        for refusal in refusals:
+            client = refusal.partition_id
+            plan = None if client is None else asked.plans.get(client)
+            if client is None or plan is None or plan.state_round == FRESH:
+                continue
+            if lost_state(client, plan.run, plan.state_round) in refusal.reason:
+                self._clients.lost(client)
+                restarts += 1
+                log(
+                    WARNING,
+                    "round %d: client %d has lost its part of the network, and begins again from "
+                    "the common start when it next trains",
+                    server_round,
+                    client,
+                )
+        return restarts
 
     def _share(self, server_round: int, good: Sequence[Exchange]) -> None:
         if self._settings.client_weights == "averaged":

@@ -46,6 +46,11 @@ class KnownClients:
         if gradients:
             self._gradients[client] = gradients
 
+    def lost(self, client: int) -> None:
+        """Note that a client has no state any more, so that it begins again."""
+        self._state_rounds.pop(client, None)
+        self._gradients.pop(client, None)
+
     def state_arrays(self) -> State:
         """Return everything as arrays: int64 columns, and gradients by client and batch."""
         ids = sorted(self._state_rounds)

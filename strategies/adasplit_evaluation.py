@@ -36,6 +36,10 @@ class AdaSplitClientTest:
         Samples.
     trained : bool
         Whether the client has trained as the server knows; else it tests what it would start from.
+    learned : bool
+        Whether the server has learned from the client, so that its mask is a trained one and not
+        the random one that it starts with. Without masks all share one server part: then whether
+        the server has learned from anybody.
     accuracy : float
         Share of right answers, in [0, 1]; NaN if the test failed.
     loss : float
@@ -49,6 +53,7 @@ class AdaSplitClientTest:
     partition_id: int | None
     num_examples: int
     trained: bool
+    learned: bool
     accuracy: float
     loss: float
     downlink_bytes: int
@@ -87,6 +92,11 @@ class AdaSplitTestReport:
         return mean_of([client.accuracy for client in self.good if client.trained])
 
     @property
+    def learned_accuracy(self) -> float:
+        """The same over those from which the server has learned; NaN of none."""
+        return mean_of([client.accuracy for client in self.good if client.learned])
+
+    @property
     def loss(self) -> float:
         """Mean loss over the clients, each counting once; NaN of none."""
         return mean_of([client.loss for client in self.good])
@@ -96,6 +106,7 @@ class AdaSplitTestReport:
         values: dict[str, float] = {
             "accuracy": self.accuracy,
             "trained_accuracy": self.trained_accuracy,
+            "learned_accuracy": self.learned_accuracy,
             "evaluation_downlink_bytes": sum(client.downlink_bytes for client in self.clients),
             "evaluation_uplink_bytes": sum(client.uplink_bytes for client in self.clients),
             "evaluation_replies": len(self.good),
@@ -125,7 +136,7 @@ def test_report(
     shapes : CutShapes
         Of uploaded activations.
     server : MaskedServer
-        Predicts from them.
+        Predicts from them, and knows whose masks were trained.
     """
     replies, refusals = sort_replies(results, failures)
     tests: list[AdaSplitClientTest] = []
@@ -138,10 +149,10 @@ def test_report(
             refusals.append(Refusal(client, str(error)))
             continue
         good.append(reply)
-        tests.append(_noted(client, asked, samples, accuracy, loss))
+        tests.append(_noted(client, asked, server, samples, accuracy, loss))
     for refusal in name_missing(asked.members, good, refusals):
         log(WARNING, "round %d, test failed: %s", server_round, refusal.reason)
-        tests.append(_noted(refusal.partition_id, asked, failure=refusal.reason))
+        tests.append(_noted(refusal.partition_id, asked, server, failure=refusal.reason))
     tests.sort(key=lambda test: -1 if test.partition_id is None else test.partition_id)
     return AdaSplitTestReport(server_round, tests)
 
@@ -183,6 +194,7 @@ def read_test(
 def _noted(
     client: int | None,
     asked: Asked[TestPlan],
+    server: MaskedServer,
     samples: int = 0,
     accuracy: float = math.nan,
     loss: float = math.nan,
@@ -195,6 +207,7 @@ def _noted(
         partition_id=client,
         num_examples=samples,
         trained=plan is not None and plan.state_round != FRESH,
+        learned=client is not None and server.has_learned_from(client),
         accuracy=accuracy,
         loss=loss,
         downlink_bytes=traffic.downlink_bytes,

@@ -63,6 +63,8 @@ class AdaSplitRoundReport:
         Mean cross-entropy over all samples that the server learned from; NaN in the local phase.
     server_seconds : float
         Seconds that the server trained.
+    restarts : int
+        Clients that have lost their state, and begin again from the common start.
     """
 
     server_round: int
@@ -70,6 +72,7 @@ class AdaSplitRoundReport:
     clients: Sequence[AdaSplitClientReport]
     server_loss: float
     server_seconds: float
+    restarts: int = 0
 
     @property
     def good(self) -> list[AdaSplitClientReport]:
@@ -100,6 +103,7 @@ class AdaSplitRoundReport:
             "uplink_bytes": sum(client.uplink_bytes for client in self.clients),
             "replies": len(self.good),
             "failures": len(self.clients) - len(self.good),
+            "restarts": self.restarts,
             "picked": sum(client.picked for client in self.clients),
             "server_loss": self.server_loss,
             "server_seconds": self.server_seconds,

@@ -8,16 +8,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import nn
 
 from adasplit_flwr.activation_payload import ActivationBatch
+from adasplit_flwr.flat_parameters import FlatParameters
+from adasplit_flwr.mask_store import record_bytes
 from adasplit_flwr.masked_adam import AdamSettings
-from adasplit_flwr.masked_server import BatchOutcome, MaskedServer, store_for
+from adasplit_flwr.masked_server import MaskedServer, store_for
 from adasplit_flwr.orchestrator import Orchestrator
 from adasplit_flwr.settings import AdaSplitSettings
 from strategies.adasplit_clients import Gradients
-from zerofl_flwr.errors import ClientFailedError
+from strategies.state import State
+from zerofl_flwr.errors import ClientFailedError, SettingsError
+from zerofl_flwr.model_arrays import Array
 from zerofl_flwr.training import seed_of, seeded
 
 _DROPOUT_STREAM = 5  # sets the server's dropout apart from the clients' of the same seed
@@ -55,14 +60,15 @@ class ServerTrainer:
     """Trains the masked server part, and keeps the orchestrator informed.
 
     AdaSplit, arXiv 2112.01637. Each iteration takes one batch of each client that has one left, in
-    partition order, a step each; then the orchestrator gets their losses as one iteration.
+    partition order, a step each. After the last, the orchestrator gets one entry for the exchange:
+    each client's mean loss over the samples that were learned from.
 
     Parameters
     ----------
     server : MaskedServer
         Trained in place.
     orchestrator : Orchestrator
-        Updated also where it makes no picks: it counts the iterations, and reports show it.
+        Updated also where it makes no picks: it counts the exchanges, and reports show it.
     seed : int
         Dropout and the like draw from torch's global generator, seeded by (seed, iteration of the
         run, client) for each batch and restored afterwards.
@@ -88,6 +94,7 @@ class ServerTrainer:
         self._seed = seed
         self._keep_gradients = keep_gradients
         self.seconds = 0.0
+        self._iterations = 0
 
     def density(self, client: int) -> float:
         """Return how much of the server part a client's mask lets through."""
@@ -118,23 +125,37 @@ class ServerTrainer:
         started = time.perf_counter()
         lessons = {client: Lessons() for client in sorted(uploads)}
         for iteration in range(max(map(len, uploads.values()), default=0)):
-            losses = {}
             for client, lesson in lessons.items():
                 if iteration < len(uploads[client]) and not lesson.failure:
-                    outcome = self._learn_batch(client, uploads[client][iteration], lesson)
-                    if outcome is not None:
-                        losses[client] = outcome.loss
-            if losses:
-                self._orchestrator.update(losses)
+                    self._learn_batch(client, uploads[client][iteration], lesson)
+            self._iterations += 1
+        losses = {client: each.mean_loss for client, each in lessons.items() if each.samples}
+        if losses:
+            self._orchestrator.update(losses)
         self.seconds = time.perf_counter() - started
         return lessons
 
-    def _learn_batch(
-        self, client: int, batch: ActivationBatch, lesson: Lessons
-    ) -> BatchOutcome | None:
+    def state_arrays(self) -> State:
+        """Return ``iterations``, one int64: those of the run, on which dropout depends."""
+        return {"iterations": np.array(self._iterations, np.int64)}
+
+    def load_state_arrays(self, state: Mapping[str, Array]) -> None:
+        """Take back what :meth:`state_arrays` returned.
+
+        Raises
+        ------
+        SettingsError
+            If it is something else; then nothing has changed.
+        """
+        count = state.get("iterations")
+        if count is None or count.shape != () or count.dtype != np.int64 or count < 0:
+            raise SettingsError("this is no count of iterations of AdaSplit's server")
+        self._iterations = int(count)
+
+    def _learn_batch(self, client: int, batch: ActivationBatch, lesson: Lessons) -> None:
         activations = torch.tensor(batch.activations).to(self._server.dtype)
         labels = torch.tensor(batch.labels)
-        seed = seed_of(self._seed, _DROPOUT_STREAM, self._orchestrator.iterations, client)
+        seed = seed_of(self._seed, _DROPOUT_STREAM, self._iterations, client)
         try:
             with seeded(seed, "cpu"):
                 outcome = self._server.train_batch(
@@ -143,12 +164,11 @@ class ServerTrainer:
         except ClientFailedError as error:
             lesson.failure = f"{error} (batch {batch.batch_id} of its exchange, the rest left out)"
             lesson.gradients = []
-            return None
+            return
         lesson.loss += outcome.loss * len(labels)
         lesson.samples += len(labels)
         if outcome.gradient is not None:
             lesson.gradients.append((batch.batch_id, outcome.gradient.numpy()))
-        return outcome
 
 
 def build_server(
@@ -165,7 +185,7 @@ def build_server(
     seed : int
         Seed of the run, from which the clients' first masks derive.
     folder : Path, optional
-        Where masks go that do not fit into memory.
+        Where masks go that do not fit into ``mask_memory_mb``. Without one, all stay in memory.
 
     Raises
     ------
@@ -174,6 +194,8 @@ def build_server(
     """
     store = None
     if settings.mask != "none":
+        if folder is not None:
+            _check_room(FlatParameters(part), settings.mask_memory_mb)
         store = store_for(
             part,
             seed=seed,
@@ -190,3 +212,12 @@ def build_server(
         ),
         seed=seed,
     )
+
+
+def _check_room(weights: FlatParameters, megabytes: int) -> None:
+    needed = math.ceil(record_bytes(weights.length, weights.dtype) / _MEGABYTE)
+    if megabytes < needed:
+        raise SettingsError(
+            f"mask_memory_mb is {megabytes}; one client's mask and its two moments take "
+            f"{needed} megabytes"
+        )

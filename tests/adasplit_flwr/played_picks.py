@@ -1,4 +1,4 @@
-"""Plays iterations of an orchestrator against losses that depend on the client only."""
+"""Plays exchanges of an orchestrator against losses that depend on the client only."""
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +14,8 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from adasplit_flwr.batches import BEGINNING, Batch, BatchWalk, Position, Seekable, ShuffledBatches
+from adasplit_flwr.local_trainer import LocalTrainer
+from tests.adasplit_flwr.small_clients import PLAN
 from zerofl_flwr.errors import ClientFailedError, DataError, SettingsError
 from zerofl_flwr.training import Batches, seed_of
 

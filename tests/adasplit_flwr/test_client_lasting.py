@@ -6,9 +6,10 @@ import dataclasses
 from pathlib import Path
 
 import pytest
-from flwr.app import Array, ArrayRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
-from adasplit_flwr.client import PREVIOUS_KEY, STATE_KEY
+from adasplit_flwr.client import PREVIOUS_KEY, ROUND_KEY, STATE_KEY
+from adasplit_flwr.client_state import ClientState, StateFolder
 from tests.adasplit_flwr.small_clients import (
     NEXT,
     PLAN,
@@ -22,6 +23,12 @@ from tests.adasplit_flwr.small_clients import (
 )
 from zerofl_flwr.errors import ClientFailedError
 from zerofl_flwr.payload import read_npy
+
+
+def saved_in(folder: Path) -> ClientState:
+    state = StateFolder(folder, "a-run").latest(3)
+    assert state is not None
+    return state
 
 
 def test_the_state_is_a_record_of_plain_arrays_a_round() -> None:
@@ -50,12 +57,25 @@ def test_the_state_lasts_in_the_record_alone() -> None:
 
 def test_the_state_lasts_in_the_folder_alone(tmp_path: Path) -> None:
     kept = RecordDict()
-    play(kept, state_dir=tmp_path)
+    play(kept)
+    play(RecordDict(), state_dir=tmp_path)
     expected = fit(client_of(3, kept), NEXT)[0]
     restarted = RecordDict()
     reply = fit(client_of(3, restarted, state_dir=tmp_path), NEXT)[0]
     assert same_arrays(reply, expected)
-    assert state_in(restarted).server_round == 3
+    assert saved_in(tmp_path).server_round == 3
+
+
+def test_with_a_folder_the_record_holds_the_number_of_the_round_alone(tmp_path: Path) -> None:
+    state = RecordDict()
+    play(state)  # without a folder at first
+    assert set(state) == {PREVIOUS_KEY, STATE_KEY}
+    for plan in (NEXT, dataclasses.replace(NEXT, server_round=4, state_round=3)):
+        fit(client_of(3, state, state_dir=tmp_path), plan)
+        assert dict(state) == {STATE_KEY: ConfigRecord({ROUND_KEY: plan.server_round})}
+    # Without the folder again, that is not enough to go on.
+    with pytest.raises(ClientFailedError, match="state of round 4 is lost: memory holds nothing"):
+        fit(client_of(3, state), dataclasses.replace(NEXT, server_round=5, state_round=4))
 
 
 def test_a_run_resumed_from_the_round_before_finds_its_state(tmp_path: Path) -> None:
@@ -105,6 +125,12 @@ def test_a_lost_state_is_refused(tmp_path: Path) -> None:
     state = RecordDict()
     play(state, state_dir=tmp_path)
     other_run = dataclasses.replace(NEXT, run="b-run")
+    with pytest.raises(
+        ClientFailedError, match=r"of run b-run: .*memory holds nothing, and .* doe"
+    ):
+        fit(client_of(3, state, state_dir=tmp_path), other_run)
+    state = RecordDict()
+    play(state)
     with pytest.raises(ClientFailedError, match=r"of run b-run: .*client 3 of run a-run after ro"):
         fit(client_of(3, state, state_dir=tmp_path), other_run)
     with pytest.raises(ClientFailedError, match=r"client 4 of run a-run: the state of round 2 is"):
@@ -114,13 +140,14 @@ def test_a_lost_state_is_refused(tmp_path: Path) -> None:
 def test_a_failed_message_leaves_the_state_alone(tmp_path: Path) -> None:
     state = RecordDict()
     play(state, state_dir=tmp_path)
-    before = bits(dict(state_in(state).to_arrays()))
+    before = bits(dict(saved_in(tmp_path).to_arrays()))
     files = sorted(path.name for path in tmp_path.rglob("*.npz"))
     diverging = dataclasses.replace(NEXT, learning_rate=1e30, iterations=4)
     message = r"diverged at learning rate 1e\+30, iteration [56]"
     with pytest.raises(ClientFailedError, match=message):
         fit(client_of(3, state, state_dir=tmp_path), diverging)
-    assert bits(dict(state_in(state).to_arrays())) == before
+    assert bits(dict(saved_in(tmp_path).to_arrays())) == before
+    assert dict(state) == {STATE_KEY: ConfigRecord({ROUND_KEY: 2})}
     assert sorted(path.name for path in tmp_path.rglob("*.npz")) == files
 
 

@@ -89,7 +89,8 @@ class ByHand:
             loss = nt_xent(self.split.head(output), labels, PLAN.temperature)
             self.adam.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
-            self.adam.step()
+            if loss > 0:  # the last batch of an epoch has two samples, seldom of one class
+                self.adam.step()
             activations.append(output.detach())
             losses += float(loss.detach()) * len(labels)
             self.last.append((self.iteration, inputs))

@@ -56,6 +56,9 @@ def put(name: str, value: object) -> Callable[[State], object]:
         (put("loss-sums", [1.0, math.nan, 1.0]), "loss-sums must be finite"),
         (put("pick-sums", [1.0, math.inf, 1.0]), "pick-sums must be finite"),
         (put("pick-sums", [1.0, -1.0, 1.0]), "pick-sums must be finite and not negative"),
+        (put("pick-sums", [1.0, 0.5, 1.0]), "pick-sums must be from 1"),
+        (put("waits", [1, -1, 1]), "waits must be finite and not negative"),
+        (put("waits", [1.0, 1.0, 1.0]), r"waits should be int64 of shape \(3,\)"),
         (put("last-losses", np.ones((2, 3))), r"last-losses should be float64 of shape \(3, 2\)"),
         (put("last-losses", np.full((3, 2), math.nan)), "last-losses must be finite"),
     ],
@@ -71,4 +74,4 @@ def test_a_broken_state_is_refused_and_changes_nothing(
     with pytest.raises(DataError, match=message):
         other.load_state_arrays(state)
     assert other.state_arrays()["ids"].tolist() == []
-    assert other.iterations == 0
+    assert other.exchanges == 0

@@ -51,6 +51,7 @@ def test_an_unknown_choice_names_the_known_ones(name: str) -> None:
         ("iterations_per_round", 0, "iterations_per_round is 0; it must be a whole number from 1"),
         ("iterations_per_round", 1.0, "iterations_per_round is 1.0"),
         ("mask_memory_mb", 0, "mask_memory_mb is 0"),
+        ("mask_memory_mb", None, "mask_memory_mb is None; it must be a whole number from 1"),
     ],
 )
 def test_a_value_out_of_range_is_named(name: str, value: Any, reason: str) -> None:
@@ -70,11 +71,42 @@ def test_a_value_out_of_range_is_named(name: str, value: Any, reason: str) -> No
             {"local_loss": False, "kappa": 0.0, "client_weights": "averaged"},
             "client_weights is 'averaged', but client parts never change",
         ),
+        (
+            {"client_weights": "relayed", "server_gradient": "selected"},
+            "server_gradient is 'selected', but with client_weights 'relayed' the client part has",
+        ),
+        (
+            {"selection": "all", "eta": 0.5},
+            "eta is 0.5, but with selection 'all' everybody uploads: leave it at 0.6",
+        ),
+        (
+            {"selection": "random", "gamma": 0.9},
+            "gamma is 0.9, but with selection 'random' the orchestrator picks nobody",
+        ),
+        ({"selection": "all", "gamma": 0.9}, "gamma is 0.9, but with selection 'all'"),
+        (
+            {"mask": "none", "mask_penalty": 0.0},
+            "mask_penalty is 0.0, but with mask 'none' there is nothing to penalise: leave it at",
+        ),
+        ({"mask": "none", "mask_memory_mb": 9}, "mask_memory_mb is 9, but with mask 'none'"),
+        (
+            {"local_loss": False, "kappa": 0.0, "temperature": 0.5},
+            "temperature is 0.5, but with local_loss off there is no contrastive loss",
+        ),
     ],
 )
 def test_settings_that_do_not_fit_together_say_why(options: dict[str, Any], reason: str) -> None:
     with pytest.raises(SettingsError, match=reason):
         AdaSplitSettings(**options)
+
+
+def test_what_has_no_effect_may_stay_at_its_default() -> None:
+    settings = AdaSplitSettings(
+        selection="all", eta=0.6, gamma=0.75, mask="none", mask_penalty=1e-3, mask_memory_mb=1024
+    )
+    assert settings.uploads(5) == 5
+    assert AdaSplitSettings(client_weights="averaged", server_gradient="selected").eta == 0.6
+    assert AdaSplitSettings().iterations_per_round is None
 
 
 def test_a_frozen_client_and_a_client_that_only_follows_the_server_are_allowed() -> None:
@@ -107,7 +139,7 @@ def test_a_run_needs_a_round() -> None:
         (0.2, "random", 50, 10),
         (0.5, "ucb", 5, 3),
         (0.1, "ucb", 4, 1),
-        (0.1, "all", 4, 4),
+        (0.6, "all", 4, 4),
         (1.0, "ucb", 4, 4),
     ],
 )

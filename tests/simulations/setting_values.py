@@ -107,6 +107,8 @@ EXCLUDED = {
     "per-client": "aggregation",
     "activation-penalty": "local-loss",
     "kappa": "local-loss",
+    "temperature": "local-loss",
+    "gamma": "selection",
 }
 COMBINED = {
     "zerofl": OTHERS,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,15 @@ from flwr.app import RecordDict
 from simulations import recorder as recorder_module
 from simulations.adasplit_parts import make_client, make_strategy
 from simulations.preflight import check
+from simulations.recorder import Recorder
 from simulations.report import write_plots
 from simulations.run_models import split_model
+from simulations.run_name import read_run_name
 from simulations.runner import resume, run
 from simulations.settings import RunSettings
 from strategies import AdaSplit
 from tests.simulations.small_runs import Stopped, arrays_of, stopped_after, table_of
-from zerofl_flwr.errors import SettingsError
+from zerofl_flwr.errors import DataError, SettingsError
 
 SMALL: dict[str, Any] = {
     "algorithm": "adasplit",
@@ -55,14 +58,18 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
         return run(small(), tmp_path_factory.mktemp("whole") / "run")
 
 
-def states_of(folder: Path) -> dict[str, dict[str, bytes]]:
-    """Read what each client knows at the end: of its saved states the newest."""
-    clients = (folder / "clients" / "run").iterdir()
+def states_of(folder: Path, states: Path | None = None) -> dict[str, dict[str, bytes]]:
+    """Read what each client knows at the end, but the run's name: of its states the newest."""
+    clients = ((states or folder / "clients") / read_run_name(folder)).iterdir()
     newest = {
         client.name: max(client.glob("*.npz"), key=lambda p: int(p.stem.removeprefix("round-")))
         for client in clients
     }
-    return {name: arrays_of(path) for name, path in sorted(newest.items())}
+    read = {name: arrays_of(path) for name, path in sorted(newest.items())}
+    return {
+        client: {name: array for name, array in arrays.items() if name != "run"}
+        for client, arrays in read.items()
+    }
 
 
 def assert_same(first: Path, second: Path) -> None:
@@ -164,6 +171,54 @@ def test_the_pictures_of_the_method_are_drawn(whole: Path) -> None:
     drawn = {path.stem for path in write_plots(whole)}
     assert drawn >= {"client_accuracy", "picks", "ucb_terms", "client_masks", "losses"}
     assert not drawn & {"zero_positions", "overlap_matrix", "nonzero_ratio", "mask_overlap"}
+
+
+def test_runs_that_share_a_folder_of_states_do_not_touch_each_other(
+    whole: Path, tmp_path: Path
+) -> None:
+    shared = tmp_path / "states"
+    settings = small(state_dir=str(shared))
+    with stopped_after(2), pytest.raises(Stopped):
+        run(settings, tmp_path / "first")
+    second = run(settings, tmp_path / "second")
+    assert states_of(second, shared) == states_of(whole)
+    # The second run has gone on to round 4; the first still finds its states of round 2.
+    first = resume(tmp_path / "first")
+    assert states_of(first, shared) == states_of(second, shared) == states_of(whole)
+    assert len(list(shared.iterdir())) == 2
+    assert not (first / "clients").exists()
+    assert table_of(first, "clients").equals(table_of(whole, "clients"))
+
+
+def test_overwriting_a_run_makes_a_new_name_which_resuming_keeps(tmp_path: Path) -> None:
+    Recorder.create(tmp_path, small()).close()
+    before = read_run_name(tmp_path)
+    recorder = Recorder.create(tmp_path, small(), overwrite=True)
+    recorder.close()
+    assert recorder.run_name == read_run_name(tmp_path) != before
+    with stopped_after(1), pytest.raises(Stopped):
+        run(small(), tmp_path, overwrite=True)
+    kept = read_run_name(tmp_path)
+    resumed = Recorder.resume(tmp_path)
+    resumed.close()
+    assert resumed.run_name == kept == read_run_name(tmp_path)
+    (tmp_path / "run_name.txt").unlink()
+    with pytest.raises(DataError, match="run_name"):
+        Recorder.resume(tmp_path)
+
+
+def test_the_server_has_the_threads_of_the_settings_whatever_cpus_there_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used: list[int] = []
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(7)), raising=False)
+    monkeypatch.setattr("strategies.adasplit.limit_threads", used.append)
+    run(small(rounds=1, kappa=0.0, server_threads=3), tmp_path / "run")
+    assert used
+    assert set(used) == {3}
+    assert small().split.server_threads == 2
+    with pytest.raises(SettingsError, match="server_threads is 0; it must be at least 1"):
+        small(server_threads=0)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -48,6 +49,18 @@ def test_digits_by_default() -> None:
     assert labels.shape == (130,)
     assert len(part.validation) == 14
     assert len(data.test) == 359
+
+
+@pytest.mark.parametrize(
+    "changes", [{"validation_fraction": 0.3}, {"validation_from": "test"}], ids=str
+)
+def test_training_labels_are_known_without_the_tensors(changes: dict[str, Any]) -> None:
+    data = load_data(DataSettings(num_clients=4, partitioner="dirichlet", alpha=0.5, **changes))
+    for partition_id in range(4):
+        trained = data.partition(partition_id).train.tensors[1]
+        assert data.training_labels(partition_id).tolist() == trained.tolist()
+    with pytest.raises(DataError, match="there is no partition 4"):
+        data.training_labels(4)
 
 
 def test_images_are_normalised_with_the_training_statistics() -> None:

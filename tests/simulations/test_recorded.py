@@ -59,7 +59,7 @@ class Noting(Strategy):
 
     def aggregate_evaluate(self, server_round: int, results: Any, failures: Any) -> Any:
         self.calls.append(("aggregate_evaluate", server_round))
-        return 1.25, {"client_accuracy": 0.5}
+        return 1.25, {"client_accuracy": 0.5, "replies": len(results)}
 
     def state_arrays(self) -> dict[str, Any]:
         return {"rounds": np.array(len(self.calls))}
@@ -149,7 +149,7 @@ def test_a_round_that_clients_test_ends_after_their_tests() -> None:
     strategy, recorder = Noting(evaluates=True), Listening()
     drive(RecordedStrategy(strategy, recorder), 1)  # type: ignore[arg-type]
     assert recorder.heard[-2:] == [
-        ("tested by clients", 1.25, {"client_accuracy": 0.5}),
+        ("tested by clients", 1.25, {"client_accuracy": 0.5, "replies": 0}),
         ("finished", 1, [[1.0, 1.0]], ["rounds"]),
     ]
     assert [call[0] for call in recorder.heard].count("finished") == 1
@@ -176,4 +176,14 @@ def test_a_rounds_replies_are_let_go_once_they_are_aggregated() -> None:
     _, metrics = strategy.aggregate_fit(1, results, [])
     passed_on: Any = metrics["results"]
     assert passed_on is results
+    assert results == []
+
+
+def test_the_replies_to_a_test_are_let_go_too() -> None:
+    # They may hold activations of all test samples.
+    strategy = RecordedStrategy(Noting(evaluates=True), Listening())  # type: ignore[arg-type]
+    results: list[Any] = [("a client", "its reply")]
+    strategy.configure_evaluate(1, parameters_of(0), MANAGER)
+    _, metrics = strategy.aggregate_evaluate(1, results, [])
+    assert metrics == {"client_accuracy": 0.5, "replies": 1}
     assert results == []

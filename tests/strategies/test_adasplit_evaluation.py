@@ -120,6 +120,32 @@ def test_who_never_trained_tests_the_start_behind_a_fresh_mask() -> None:
     assert numbers(evaluation(again, other, 1)) == numbers(outcome)
 
 
+@pytest.mark.parametrize("inference", ["client", "server"])
+def test_who_trained_but_was_never_picked_is_told_apart(inference: str) -> None:
+    strategy = adasplit(eta=0.3, inference=inference)
+    manager = managed(split_nodes(3))
+    before = evaluation(strategy, manager, 1)
+    assert not any(client.learned for client in before.report.clients)
+    assert np.isnan(before.metrics["learned_accuracy"])
+    [picked] = exchange(strategy, manager, 1).uploaders
+    outcome = evaluation(strategy, manager, 1)
+    told = [(client.trained, client.learned) for client in outcome.report.clients]
+    assert told == [(True, client == picked) for client in range(3)]
+    assert outcome.metrics["learned_accuracy"] == outcome.report.clients[picked].accuracy
+
+
+def test_without_masks_all_have_the_part_that_learned_from_anybody() -> None:
+    strategy = adasplit(rounds=4, kappa=0.3, eta=0.3, mask="none")
+    manager = managed(split_nodes(3))
+    learned = []
+    for server_round in (1, 2):
+        exchange(strategy, manager, server_round)
+        outcome = evaluation(strategy, manager, server_round)
+        learned.append([client.learned for client in outcome.report.clients])
+    assert learned == [[False] * 3, [True] * 3]
+    assert outcome.metrics["learned_accuracy"] == outcome.metrics["accuracy"]
+
+
 def test_who_tests_and_when() -> None:
     strategy = adasplit(rounds=5, kappa=0.4, evaluate_every=2, fraction_evaluate=0.5)
     manager = managed(split_nodes(4))

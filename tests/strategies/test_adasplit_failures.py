@@ -179,6 +179,36 @@ def test_a_client_that_is_started_again_needs_a_folder(has_folder: bool, tmp_pat
         assert "the state of round 1 is lost" in failure
 
 
+def test_a_client_that_lost_its_state_begins_again(flower_log: pytest.LogCaptureFixture) -> None:
+    strategy = adasplit(selection="all", server_gradient="selected")
+    nodes = split_nodes(2)
+    manager = managed(nodes)
+    assert exchange(strategy, manager, 1).metrics["restarts"] == 0
+    nodes[1].state = RecordDict()
+    second = exchange(strategy, manager, 2)
+    assert (second.metrics["restarts"], second.report.restarts) == (1, 1)
+    assert "round 2: client 1 has lost its part of the network, and begins again" in flower_log.text
+    third, fourth = exchange(strategy, manager, 3), exchange(strategy, manager, 4)
+    assert [third.plan(client).state_round for client in (0, 1)] == [2, 0]
+    assert [third.plan(client).weight_arrays > 0 for client in (0, 1)] == [False, True]
+    assert third.plan(1).gradient_arrays == 0
+    assert [fourth.plan(client).state_round for client in (0, 1)] == [3, 3]
+    assert [each.metrics["failures"] for each in (third, fourth)] == [0, 0]
+    assert [each.metrics["restarts"] for each in (third, fourth)] == [0, 0]
+
+
+def test_other_failures_let_nobody_begin_again() -> None:
+    def spoil(_: FitRes) -> FitRes:
+        raise ConnectionError("client 0 of run run: the state of round 1 is lost")
+
+    strategy, nodes = adasplit(selection="all"), split_nodes(2)
+    manager = managed(nodes)
+    exchange(strategy, manager, 1)
+    nodes[1].spoil = spoil  # another client's words
+    assert exchange(strategy, manager, 2).metrics["restarts"] == 0
+    assert strategy.clients.state_round(1) == 1
+
+
 def test_a_batch_that_diverges_ends_its_clients_exchange_alone() -> None:
     """Its first batch counts, its second is refused, its third is left out; others go on."""
     spoiled = batches()

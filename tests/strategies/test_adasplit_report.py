@@ -51,6 +51,7 @@ def test_figures_of_a_round() -> None:
         "uplink_bytes": 17,
         "replies": 2,
         "failures": 1,
+        "restarts": 0,
         "picked": 2,
         "server_loss": 0.5,
         "server_seconds": 0.25,
@@ -66,16 +67,17 @@ def test_a_local_round_has_no_figures_of_the_server() -> None:
 
 def test_figures_of_a_test() -> None:
     tests = [
-        AdaSplitClientTest(0, 10, True, 0.5, 1.0, 100, 10),
-        AdaSplitClientTest(1, 1000, True, 1.0, 0.5, 200, 20),
-        AdaSplitClientTest(2, 10, False, 0.0, 3.0, 300, 30),
-        AdaSplitClientTest(3, 0, True, math.nan, math.nan, 400, 0, "client 3: ill"),
+        AdaSplitClientTest(0, 10, True, True, 0.5, 1.0, 100, 10),
+        AdaSplitClientTest(1, 1000, True, False, 1.0, 0.5, 200, 20),
+        AdaSplitClientTest(2, 10, False, False, 0.0, 3.0, 300, 30),
+        AdaSplitClientTest(3, 0, True, True, math.nan, math.nan, 400, 0, "client 3: ill"),
     ]
     report = AdaSplitTestReport(7, tests)
     assert report.loss == 1.5  # each client counts once
     assert report.metrics() == {
         "accuracy": 0.5,
         "trained_accuracy": 0.75,
+        "learned_accuracy": 0.5,
         "evaluation_downlink_bytes": 1000,
         "evaluation_uplink_bytes": 60,
         "evaluation_replies": 3,

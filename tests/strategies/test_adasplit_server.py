@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -85,7 +86,8 @@ def test_batches_come_iteration_by_iteration_in_partition_order(
     monkeypatch.setattr(orchestrator, "update", told.append)
     lessons = made.learn(UPLOADS)
     assert seen == ORDER
-    assert told == [{0: 0.125, 2: 0.25, 4: 0.375}, {0: 0.5, 4: 0.625}, {0: 0.75}]
+    # One entry for the exchange: e.g. of client 0, (1 + 4 + 6) / 8 over three batches.
+    assert told == [{0: pytest.approx(11 / 24), 2: 0.25, 4: 0.5}]
     assert list(lessons) == [0, 2, 4]
     assert [lesson.samples for lesson in lessons.values()] == [12, 4, 8]
     assert [lesson.mean_loss for lesson in lessons.values()] == pytest.approx(
@@ -108,7 +110,7 @@ def test_a_step_of_one_weight_by_hand() -> None:
     assert lesson.loss == pytest.approx(math.log(2), abs=1e-12)
     ((batch_id, gradient),) = lesson.gradients
     assert (batch_id, gradient.tolist()) == (0, [[0.0]])  # both weights were 0
-    assert orchestrator.iterations == 1
+    assert orchestrator.exchanges == 1
     # The second step: logits (-1, 1), the softmax of class 1 is 1 / (1 + e^-2).
     lesson = made.learn({3: [batch]})[3]
     rest = 1 - 1 / (1 + math.exp(-2))
@@ -168,12 +170,38 @@ def test_a_client_that_fails_is_left_out_from_there_on() -> None:
     assert [lesson.samples for lesson in lessons.values()] == [4, 4, 8]
     assert lessons[0].gradients == []
     assert [number for number, _ in lessons[4].gradients] == [0, 1]
-    # As if those batches had never come; the third iteration had nobody left.
+    # As if those batches had never come.
     same, other, picks = trainer(part(dtype=torch.float32), keep_gradients=True)
     same.learn({**UPLOADS, 0: UPLOADS[0][:1]})
     assert frozen(server.state_arrays()) == frozen(other.state_arrays())
     assert frozen(orchestrator.state_arrays()) == frozen(picks.state_arrays())
-    assert orchestrator.iterations == 2
+    assert orchestrator.exchanges == 1
+
+
+def test_an_exchange_is_one_entry_for_everybody_however_many_batches() -> None:
+    made, _, orchestrator = trainer(gamma=0.5)
+    lessons = made.learn(UPLOADS)
+    state = orchestrator.state_arrays()
+    assert state["entries"] == 3
+    # 1.5 / 2 + 1 for the picked, whether of one batch or of three, and 1.5 / 2 for the others.
+    assert (state["pick-sums"] * 0.5 ** state["waits"]).tolist() == [
+        1.75 if client in UPLOADS else 0.75 for client in range(6)
+    ]
+    assert state["last-losses"][:, 1].tolist() == [
+        lessons[client].mean_loss if client in UPLOADS else 100.0 for client in range(6)
+    ]
+
+
+def test_losses_weigh_by_samples() -> None:
+    uneven = [exchange_of(0, 1, samples=12)[0], ActivationBatch(1, *rest_of(exchange_of(1, 1)[0]))]
+    made, _, orchestrator = trainer()
+    lesson = made.learn({0: uneven})[0]
+    assert lesson.samples == 16
+    assert orchestrator.state_arrays()["last-losses"][0, 1] == lesson.loss / 16
+
+
+def rest_of(batch: ActivationBatch) -> tuple[Any, Any]:
+    return batch.activations, batch.labels
 
 
 def test_nothing_to_learn_from() -> None:
@@ -181,7 +209,7 @@ def test_nothing_to_learn_from() -> None:
     before = frozen(server.state_arrays())
     assert made.learn({}) == {}
     assert frozen(server.state_arrays()) == before
-    assert orchestrator.iterations == 0
+    assert orchestrator.exchanges == 0
 
 
 def test_dropout_depends_on_seed_iteration_and_client_alone() -> None:
@@ -195,6 +223,23 @@ def test_dropout_depends_on_seed_iteration_and_client_alone() -> None:
         return frozen(server.state_arrays())
 
     assert learned(1) == learned(2) == learned(3)
+
+
+def test_dropout_does_not_depend_on_what_the_orchestrator_has_counted() -> None:
+    def learned(entries: int, *, resumed: bool = False) -> dict[str, Any]:
+        made, server, orchestrator = trainer(part(dropout=0.5))
+        for _ in range(entries):
+            orchestrator.update({5: 1.0})
+        made.learn({0: UPLOADS[0][:2]})
+        if resumed:
+            again = ServerTrainer(server, orchestrator, seed=1, keep_gradients=False)
+            again.load_state_arrays(made.state_arrays())
+            made = again
+        made.learn({0: UPLOADS[0][2:]})
+        assert made.state_arrays()["iterations"] == 3
+        return frozen(server.state_arrays())
+
+    assert learned(0) == learned(4) == learned(0, resumed=True)
 
 
 def test_activations_are_taken_in_the_servers_precision() -> None:
@@ -228,7 +273,19 @@ def test_the_shared_state_is_that_before_any_mask() -> None:
     assert not np.array_equal(effective["0.weight"], own["0.weight"])
 
 
-def test_memory_that_has_no_room_for_a_mask_is_refused() -> None:
+def test_memory_that_has_no_room_for_a_mask_is_refused(tmp_path: Path) -> None:
     wide = nn.Linear(600, 600, dtype=torch.float64)
-    with pytest.raises(SettingsError, match="memory_budget_bytes is 1048576; one client's mask"):
-        build_server(wide, AdaSplitSettings(mask_memory_mb=1), seed=0, folder=None)
+    # 3 * 8 * 360,600 bytes are 8.25 megabytes of 2**20 bytes.
+    message = "mask_memory_mb is 1; one client's mask and its two moments take 9 megabytes"
+    with pytest.raises(SettingsError, match=message):
+        build_server(wide, AdaSplitSettings(mask_memory_mb=1), seed=0, folder=tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_a_folder_no_budget_ends_a_run() -> None:
+    wide = nn.Linear(600, CLASSES, dtype=torch.float64)
+    server = build_server(wide, AdaSplitSettings(mask_memory_mb=1), seed=0, folder=None)
+    batch = torch.ones(2, 600, dtype=torch.float64)
+    for client in range(40):  # 29 kB each
+        server.train_batch(client, batch, torch.tensor([0, 1]))
+    assert server.clients() == list(range(40))

@@ -69,7 +69,7 @@ def end_of(strategy: AdaSplit, nodes: list[SplitNode], last: Exchanged) -> tuple
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_resumed_run_is_the_unbroken_one(kind: str, tmp_path: Path) -> None:
-    options = {"mask_memory_mb": 1, **KINDS[kind]}
+    options = KINDS[kind] if kind == "no masks" else {"mask_memory_mb": 1, **KINDS[kind]}
 
     def built(name: str) -> AdaSplit:
         return adasplit(dropout_split(), folder=tmp_path / name, **options)
@@ -105,6 +105,7 @@ def test_it_can_be_checkpointed_like_any_strategy() -> None:
     check_resumable(strategy)
     assert {name.partition("/")[0] for name in strategy.state_arrays()} == {
         "server",
+        "trainer",
         "orchestrator",
         "clients",
         "weights",
@@ -161,6 +162,12 @@ def test_a_crash_between_two_checkpoints_finds_the_masks_of_the_first(tmp_path: 
     [
         ({"wrapped/x": np.zeros(1)}, SettingsError, "holds wrapped, which AdaSplit does not have"),
         ({"server/steps": None}, SettingsError, "lacks steps of this server part"),
+        (
+            {"trainer/iterations": None},
+            SettingsError,
+            "no count of iterations of AdaSplit's server",
+        ),
+        ({"trainer/iterations": np.array(-1)}, SettingsError, "no count of iterations"),
         ({"orchestrator/ids": None}, DataError, "an orchestrator's state has"),
         ({"clients/ids": None}, SettingsError, "no state of AdaSplit's clients"),
         ({"weights/head.bias": None}, SettingsError, "do not both have head.bias"),

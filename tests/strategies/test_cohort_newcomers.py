@@ -45,7 +45,9 @@ def started(*nodes: Node) -> tuple[Cohort, SimpleClientManager]:
 
 
 def test_two_nodes_with_one_partition_are_refused_at_the_start() -> None:
-    with pytest.raises(SettingsError, match=r"nodes 22 and 33 .* partition 3; give each"):
+    with pytest.raises(
+        SettingsError, match=r"nodes 22 and 33 .* partition 3; give each .* to its client as p"
+    ):
         started(Node(0, cid="11"), Node(3, cid="22"), Node(3, cid="33"))
 
 

@@ -1,0 +1,115 @@
+"""What of AdaSplit's data and settings is refused, or warned of, at the start."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from simulations.adasplit_checks import check_split_run, split_run_warnings
+from simulations.preflight import check
+from simulations.recorder import Recorder
+from simulations.settings import RunSettings
+from zerofl_flwr.errors import SettingsError
+
+SMALL = {
+    "algorithm": "adasplit",
+    "num-clients": 8,
+    "clients-per-round": 4,
+    "rounds": 4,
+    "validation-fraction": 0.2,
+    "batch-size": 16,
+    "backend": "in-process",
+}
+
+
+def small(**changes: Any) -> RunSettings:
+    kebab = {key.replace("_", "-"): value for key, value in changes.items()}
+    return RunSettings.from_mapping(SMALL | kebab)
+
+
+class Holding:
+    """Data of which the labels alone are known."""
+
+    def __init__(self, labels: list[list[int]]) -> None:
+        self.labels = labels
+        self.num_partitions = len(labels)
+
+    def training_labels(self, partition_id: int) -> Any:
+        return np.array(self.labels[partition_id], np.int64)
+
+
+def warned(labels: list[list[int]], **changes: Any) -> list[str]:
+    return split_run_warnings(small(**changes), Holding(labels))  # type: ignore[arg-type]
+
+
+def test_full_batches_need_a_batch_of_samples_at_each_client() -> None:
+    data: Any = Holding([[0, 1] * 8, [0, 1] * 9, [0] * 15, [0] * 3])
+    message = (
+        "full-batches is on, but client 2 trains on 15 samples, which do not fill one batch: "
+        "lower batch-size, now 16"
+    )
+    with pytest.raises(SettingsError, match=message):
+        check_split_run(small(full_batches=True), data)
+    check_split_run(small(full_batches=True, batch_size=3), data)
+    check_split_run(small(), data)
+
+
+def test_too_few_samples_for_a_full_batch_are_found_before_the_run() -> None:
+    # Six clients have 180 digits and two 179; a fifth of them is held out.
+    check(small(full_batches=True, batch_size=144))
+    with pytest.raises(SettingsError, match=r"client 0 trains on 144 samples, .* now 145"):
+        check(small(full_batches=True, batch_size=145))
+
+
+def test_tests_at_the_server_need_somebody_who_tests() -> None:
+    with pytest.raises(SettingsError, match="inference is 'server', but fraction-evaluate is 0"):
+        check(small(inference="server", fraction_evaluate=0.0))
+    check(small(inference="client", fraction_evaluate=0.0))
+    check(small(inference="server"))
+
+
+@pytest.mark.parametrize(
+    ("labels", "whose"),
+    [
+        ([[0, 1], [1, 1], [0, 1]], "client 1 has"),
+        ([[2], [1, 1], [0, 1]], "2 clients (0, 1) have"),
+        ([[1, 1]] * 6, "6 clients (0, 1, 2, 3, 4, ...) have"),
+    ],
+)
+def test_clients_of_one_class_are_warned_of(labels: list[list[int]], whose: str) -> None:
+    [line] = warned(labels)
+    assert line == (
+        f"{whose} only one class to train on: a contrastive loss of 0, from which a client part "
+        "learns nothing"
+    )
+
+
+def test_what_works_is_not_warned_of() -> None:
+    assert warned([[0, 1], [1, 2]]) == []
+    assert warned([[1, 1]], local_loss=False, kappa=0.0) == []
+
+
+@pytest.mark.parametrize(
+    ("kappa", "rounds", "has_none"), [(0.2, 4, True), (0.25, 4, False), (0.0, 4, False)]
+)
+def test_a_local_phase_without_a_round_is_warned_of(
+    kappa: float, rounds: int, has_none: bool
+) -> None:
+    line = "kappa is 0.2, but of 4 rounds that is less than one: there is no local phase"
+    assert warned([[0, 1]], kappa=kappa, rounds=rounds) == ([line] if has_none else [])
+
+
+def test_a_new_run_is_warned_aloud(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = small(partitioner="classes", classes_per_client=1, num_clients=10, kappa=0.1)
+    Recorder.create(tmp_path / "run", settings).close()
+    lines = capsys.readouterr().err.splitlines()
+    assert any(
+        line.startswith("warning: 10 clients (0, 1, 2, 3, 4, ...) have only") for line in lines
+    )
+    assert any(line.startswith("warning: kappa is 0.1") for line in lines)
+    zerofl = RunSettings.from_mapping({"partitioner": "classes", "classes-per-client": 1})
+    Recorder.create(tmp_path / "zerofl", zerofl).close()
+    assert "warning" not in capsys.readouterr().err
