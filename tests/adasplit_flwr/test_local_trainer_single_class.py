@@ -9,9 +9,9 @@ import torch
 
 from adasplit_flwr.local_trainer import LocalTrainer
 from adasplit_flwr.weights_payload import named_arrays
-from tests.adasplit_flwr.small_clients import PLAN, data_of, small_split
+from tests.adasplit_flwr.small_clients import PLAN, Batch, data_of, small_split
 
-BATCHES = [data_of(3, 15)[start : start + 5] for start in (0, 5, 10)]
+BATCHES: list[Batch] = [data_of(3, 15)[start : start + 5] for start in (0, 5, 10)]
 ONE_CLASS = [(inputs, torch.zeros_like(labels)) for inputs, labels in BATCHES]
 
 

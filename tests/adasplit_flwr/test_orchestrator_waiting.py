@@ -22,24 +22,25 @@ def test_nobody_waits_forever(gamma: float) -> None:
 
 
 @pytest.mark.parametrize("gamma", [1e-9, 0.3, 0.75])
-@pytest.mark.parametrize("loss", [0.0, 2.0])
-@pytest.mark.parametrize("exchanges", [120, 5000])
+@pytest.mark.parametrize("exchanges", [200, 5000])
 def test_whoever_waits_longer_is_picked_however_long_both_have_waited(
-    gamma: float, loss: float, exchanges: int
+    gamma: float, exchanges: int
 ) -> None:
     # With 1e-15 beside it, s_i says nothing more after some 120 exchanges; after 2600 it is below
-    # the smallest float. Both would be draws, or decided by the losses alone.
+    # the smallest float. The losses alone would then decide, for client 0.
     orchestrator = Orchestrator(gamma)
-    orchestrator.pick([0, 1, 2, 3], 4)
-    for losses in ({0: loss, 1: loss, 2: loss, 3: loss}, {0: loss, 2: loss, 3: loss}, {3: loss}):
-        orchestrator.update(losses)
+    orchestrator.pick([0, 1, 2], 3)
+    for _ in range(60):
+        orchestrator.update({0: 2.0, 1: 0.1, 2: 1.0})
+    for _ in range(60):
+        orchestrator.update({0: 2.0, 2: 1.0})
     for _ in range(exchanges):
-        orchestrator.update({3: loss})
-    assert orchestrator.pick([0, 1, 2, 3], 1) == [1]
-    assert orchestrator.pick([3, 2, 0], 2) == [0, 2]
-    assert np.isfinite(orchestrator.terms([0, 1, 2, 3]).scores).all()
-    orchestrator.update({1: loss})
-    assert 1 not in orchestrator.pick([0, 1, 2], 2)
+        orchestrator.update({2: 1.0})
+    assert orchestrator.pick([0, 1, 2], 1) == [1]
+    assert orchestrator.pick([0, 1, 2], 2) == [0, 1]
+    assert np.isfinite(orchestrator.terms([0, 1, 2]).scores).all()
+    orchestrator.update({1: 0.1})
+    assert orchestrator.pick([0, 1, 2], 1) == [0]
 
 
 def test_scores_keep_growing_with_waiting() -> None:
