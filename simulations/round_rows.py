@@ -160,6 +160,7 @@ def _adasplit_row(
         "picked": metrics["picked"],
         "replies": metrics["replies"],
         "failures": metrics["failures"],
+        "restarts": metrics["restarts"],
         "learning_rate": learning_rate,
         "downlink_bytes": metrics["downlink_bytes"],
         "uplink_bytes": metrics["uplink_bytes"],

@@ -16,13 +16,13 @@ FLAT = 1.05
 
 
 def main(
-    dataset: Annotated[str, typer.Option(help="As for lean-flwr run.")] = "digits",
-    model: Annotated[str, typer.Option(help="As for lean-flwr run.")] = "digits_cnn",
-    clients: Annotated[int, typer.Option(help="Virtual clients.")] = 500,
-    clients_per_round: Annotated[int, typer.Option(help="Of them in a round.")] = 50,
+    dataset: Annotated[str | None, typer.Option(help="As for lean-flwr run.")] = None,
+    model: Annotated[str | None, typer.Option(help="As for lean-flwr run.")] = None,
+    clients: Annotated[int | None, typer.Option(help="Virtual clients; 500.")] = None,
+    clients_per_round: Annotated[int | None, typer.Option(help="Of them in a round; 50.")] = None,
     rounds: Annotated[int, typer.Option(min=4, help="Rounds.")] = 10,
     config: Annotated[
-        Path | None, typer.Option(help="Other settings, of either method, instead of ZeroFL's.")
+        Path | None, typer.Option(help="Settings of either method, instead of the paper's ZeroFL.")
     ] = None,
     since: Annotated[int, typer.Option(min=1, help="Round that the last is compared with.")] = 3,
     out: Annotated[Path, typer.Option(help="The run's folder.")] = Path("runs/bench-memory"),
@@ -32,17 +32,16 @@ def main(
     Their sparsity is constant, so that every round's messages are as large.
     One more round runs than is asked for and counted: in its very last, a run also draws pictures.
     """
-    values = {"paper": True} if config is None else read_config(config)
-    settings = RunSettings.from_mapping(
-        values
-        | {
-            "dataset": dataset,
-            "model": model,
-            "num-clients": clients,
-            "clients-per-round": clients_per_round,
-            "rounds": rounds + 1,
-        }
-    ).resolved()
+    zerofl = {"paper": True, "num-clients": 500, "clients-per-round": 50}
+    values = zerofl if config is None else read_config(config)
+    given = {
+        "dataset": dataset,
+        "model": model,
+        "num-clients": clients,
+        "clients-per-round": clients_per_round,
+    }
+    values |= {key: value for key, value in given.items() if value is not None}
+    settings = RunSettings.from_mapping(values | {"rounds": rounds + 1}).resolved()
     process, resident = psutil.Process(), []
 
     def measure(server_round: int) -> None:
