@@ -105,7 +105,7 @@ def femnist_cnn(
     nn.Sequential
         Maps float (batch, in_channels, H, W) to logits (batch, num_classes).
     """
-    height, width = (input_size, input_size) if isinstance(input_size, int) else input_size
+    height, width = _height_and_width(input_size)
     return nn.Sequential(
         OrderedDict[str, nn.Module](
             conv1=nn.Conv2d(in_channels, 32, 5, padding=2),
@@ -147,7 +147,7 @@ def lenet(
         Children ``block1`` to ``block4`` and ``fc``; maps float (batch, in_channels, H, W) to
         logits (batch, num_classes).
     """
-    height, width = (input_size, input_size) if isinstance(input_size, int) else input_size
+    height, width = _height_and_width(input_size)
     features = 50 * math.ceil(height / 4) * math.ceil(width / 4)
     return nn.Sequential(
         OrderedDict[str, nn.Module](
@@ -198,7 +198,7 @@ def digits_cnn(
     nn.Sequential
         Maps float (batch, in_channels, H, W) to logits (batch, num_classes).
     """
-    height, width = (input_size, input_size) if isinstance(input_size, int) else input_size
+    height, width = _height_and_width(input_size)
     return nn.Sequential(
         OrderedDict[str, nn.Module](
             conv1=nn.Conv2d(in_channels, 16, 3, padding=1),
@@ -212,3 +212,7 @@ def digits_cnn(
             fc2=nn.Linear(64, num_classes),
         )
     )
+
+
+def _height_and_width(input_size: int | tuple[int, int]) -> tuple[int, int]:
+    return (input_size, input_size) if isinstance(input_size, int) else input_size

@@ -94,10 +94,15 @@ def test_a_state_comes_back_as_it_was(
 ) -> None:
     server_round, iterations, partition_id = counters
     state = ClientState(arrays, server_round % 10**18, iterations, run, partition_id)
-    check_same(ClientState.from_arrays(state.to_arrays()), state)
     folder = StateFolder(tmp_path_factory.mktemp("states"), run)
     folder.save(partition_id, state)
-    check_same(folder.load(partition_id, state.server_round), state)
+    again = ClientState.from_arrays(state.to_arrays())
+    loaded = folder.load(partition_id, state.server_round)
+    for back in (again, loaded):
+        check_same(back, state)
+        assert back is not None
+        assert (back.server_round, back.iterations) == (server_round % 10**18, iterations)
+        assert list(back.arrays) == list(arrays)
     check_same(folder.latest(partition_id), state)
 
 
