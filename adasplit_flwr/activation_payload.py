@@ -106,6 +106,7 @@ def decode_activations(
     num_classes: int,
     batch_ids: Sequence[int],
     max_batch_size: int,
+    max_samples: int | None = None,
 ) -> list[ActivationBatch]:
     """Check and decode what :func:`encode_activations` wrote.
 
@@ -125,6 +126,9 @@ def decode_activations(
         The batches that were asked for, in the order in which they have to come.
     max_batch_size : int
         Most samples in a batch.
+    max_samples : int, optional
+        Most samples in all batches together; default: as many as the batches may have. Bounds what
+        a few bytes of CSR can make this allocate.
 
     Returns
     -------
@@ -145,6 +149,7 @@ def decode_activations(
         sample_shape=activation_shape,
         batch_ids=batch_ids,
         max_batch_size=max_batch_size,
+        max_samples=max_samples,
     )
     came = stacked.others[_LABELS]
     if (wrong := np.flatnonzero(came >= num_classes)).size:

@@ -31,6 +31,7 @@ from zerofl_flwr.naming import unknown_name
 from zerofl_flwr.payload import Entry, Payload, SparseArray, WireArray, decode, encode
 
 PRECISIONS = ("float32", "float16")
+"""Types of the samples on the wire."""
 _IDS, _SIZES = "batch-ids", "batch-sizes"
 _COUNTER = np.dtype("uint32")
 _OVERHEAD_BYTES = 8192  # the header, and those of the arrays where they come as .npy
@@ -116,11 +117,13 @@ class BatchPayload:
         sample_shape: tuple[int, ...],
         batch_ids: Sequence[int],
         max_batch_size: int,
+        max_samples: int | None = None,
     ) -> StackedBatches:
         """Decode a payload, or refuse it as a whole.
 
         What it takes is bounded by the expectations before it is parsed, and nothing is made dense
-        before its shape is known good.
+        before its shape is known good. `max_samples` bounds all batches together; without it, they
+        may all have `max_batch_size`.
 
         Raises
         ------
@@ -128,13 +131,15 @@ class BatchPayload:
             Naming the sender, the entry and the field at fault.
         """
         samples = len(batch_ids) * max_batch_size
+        if max_samples is not None:
+            samples = min(samples, max_samples)
         sample_bytes = math.prod(sample_shape) * 4 + sum(d.itemsize for d in self.others.values())
         limit = samples * sample_bytes + len(batch_ids) * 2 * _COUNTER.itemsize + _OVERHEAD_BYTES
         payload = decode(arrays, None, sender=self.sender, max_bytes=limit)
         precision = self._check_header(payload, server_round)
         entries = {entry.name: entry for entry in payload.entries}
         self._check_batch_ids(self._vector(entries[_IDS], _COUNTER), batch_ids)
-        sizes = self._read_sizes(entries[_SIZES], len(batch_ids), max_batch_size)
+        sizes = self._read_sizes(entries[_SIZES], len(batch_ids), max_batch_size, samples)
         others = {
             name: self._vector(entries[name], dtype, sum(sizes))
             for name, dtype in self.others.items()
@@ -231,12 +236,17 @@ class BatchPayload:
         reason = f"the order {reprlib.repr(list(expected))} expected, {reprlib.repr(ids)} came"
         raise self.refuse(_IDS, "data", reason)
 
-    def _read_sizes(self, entry: Entry, batches: int, max_batch_size: int) -> list[int]:
+    def _read_sizes(
+        self, entry: Entry, batches: int, max_batch_size: int, max_samples: int
+    ) -> list[int]:
         sizes: list[int] = self._vector(entry, _COUNTER, batches).tolist()
         for size in sizes:
             if not 1 <= size <= max_batch_size:
                 reason = f"1 to {max_batch_size} samples a batch expected, {size} came"
                 raise self.refuse(_SIZES, "data", reason)
+        if (together := sum(sizes)) > max_samples:
+            reason = f"the batches have {together} samples together, at most {max_samples} expected"
+            raise self.refuse(_SIZES, "data", reason)
         return sizes
 
     def _read_values(

@@ -67,6 +67,31 @@ class Position:
 BEGINNING = Position(0, 0)
 
 
+def training_bounds(samples: int, batch_size: int, *, full: bool = False) -> list[tuple[int, int]]:
+    """Divide an epoch of training into batches.
+
+    Parameters
+    ----------
+    samples, batch_size : int
+        Of the epoch, from 0; of a batch, from 1.
+    full : bool
+        Whether to leave out what does not fill a batch. Otherwise the last batch has the rest; a
+        rest of one sample joins the batch before, for BatchNorm cannot train on one value a
+        channel, which is what one sample leaves of small images.
+
+    Returns
+    -------
+    list of (int, int)
+        Where each batch starts and stops in the order of the epoch.
+    """
+    starts = list(range(0, samples, batch_size))
+    lone = len(starts) > 1 and batch_size > 1 and samples % batch_size == 1
+    if lone or (full and samples % batch_size):
+        starts.pop()
+    stops = [*starts[1:], len(starts) * batch_size if full else samples]
+    return list(zip(starts, stops, strict=True)) if starts else []
+
+
 class ShuffledBatches:
     """Batches of tensors, in an order of their own each epoch; entered anywhere at no cost.
 
@@ -77,8 +102,7 @@ class ShuffledBatches:
     batch_size : int
         Samples in a batch.
     full : bool
-        Whether an epoch leaves out what does not fill a batch. Otherwise its last batch has the
-        rest; a rest of one sample, on which BatchNorm cannot train, joins the batch before.
+        Whether an epoch leaves out what does not fill a batch; see :func:`training_bounds`.
 
     Raises
     ------
@@ -102,12 +126,7 @@ class ShuffledBatches:
                 f"the data set has {samples} samples, which do not fill one batch of {batch_size}"
             )
         self._dataset = dataset
-        starts = list(range(0, samples, batch_size))
-        lone = len(starts) > 1 and batch_size > 1 and samples % batch_size == 1
-        if lone or (full and samples % batch_size):
-            starts.pop()
-        stops = [*starts[1:], len(starts) * batch_size if full else samples]
-        self._bounds = list(zip(starts, stops, strict=True)) if starts else []
+        self._bounds = training_bounds(samples, batch_size, full=full)
 
     def __len__(self) -> int:
         """Count the batches of an epoch."""

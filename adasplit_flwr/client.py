@@ -16,12 +16,12 @@ from flwr.common import Scalar
 
 from adasplit_flwr.activation_payload import ActivationBatch, encode_activations
 from adasplit_flwr.batches import BatchWalk, Position, Seekable
+from adasplit_flwr.client_resume import find_state, resume
 from adasplit_flwr.client_state import ClientState, StateFolder
 from adasplit_flwr.dry_run import try_part
 from adasplit_flwr.exchange import Progress, apply_gradients, infer, take_batches
 from adasplit_flwr.local_trainer import LocalTrainer
 from adasplit_flwr.plans import ExchangePlan, TestPlan
-from adasplit_flwr.resume import find_state, resume
 from adasplit_flwr.split import SplitModel
 from adasplit_flwr.weights_payload import (
     SERVER,

@@ -94,6 +94,7 @@ def decode_gradients(
         sample_shape=activation_shape,
         batch_ids=batch_ids,
         max_batch_size=max(batch_sizes, default=0),
+        max_samples=sum(batch_sizes),
     )
     for batch_id, expected, came in zip(batch_ids, batch_sizes, stacked.sizes, strict=True):
         if came != expected:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import torch
 from torch import nn
 
 from adasplit_flwr.adam_state import adam_arrays, adam_specs, load_adam
+from adasplit_flwr.buffers import buffers_restored
 from adasplit_flwr.contrastive import nt_xent
 from adasplit_flwr.plans import ExchangePlan
 from adasplit_flwr.weights_payload import CLIENT, HEAD, load_named, named_arrays, named_specs
@@ -210,7 +211,7 @@ class LocalTrainer:
             If the client part has nothing to train.
         """
         self._client.train()
-        with _same_buffers(self._client), self._randomness_of(iteration), torch.enable_grad():
+        with buffers_restored(self._client), self._randomness_of(iteration), torch.enable_grad():
             activations = self._client(inputs.to(self._device))
             if activations.shape != gradient.shape:
                 reason = f"{tuple(activations.shape)} expected, {gradient.shape} came"
@@ -278,20 +279,3 @@ def _check_state(arrays: Mapping[str, Array], expected: Mapping[str, TensorSpec]
                 f"{name} of the client's state is {came.dtype} of shape {came.shape}, not "
                 f"{spec.dtype} of {spec.shape}{origin}"
             )
-
-
-@contextmanager
-def _same_buffers(part: nn.Module) -> Iterator[None]:
-    """Put a part's buffers back afterwards."""
-    before = [
-        (module, name, buffer, buffer.clone())
-        for module in part.modules()
-        for name, buffer in module._buffers.items()
-        if buffer is not None
-    ]
-    try:
-        yield
-    finally:
-        with torch.no_grad():
-            for module, name, buffer, old in before:
-                module._buffers[name] = buffer.copy_(old)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 
 import torch
 from torch import nn
 from torch.func import functional_call
 
+from adasplit_flwr.buffers import buffers_restored
 from adasplit_flwr.flat_parameters import FlatParameters
 from adasplit_flwr.server_masks import write_effective
 from zerofl_flwr.model_arrays import Array, array_names, get_arrays
@@ -110,19 +111,6 @@ class ServerPart:
             if id(tensor) not in trained
         }
 
-    @contextmanager
-    def buffers_restored_on_error(self) -> Iterator[None]:
+    def buffers_restored_on_error(self) -> AbstractContextManager[None]:
         """Put the buffers, such as BatchNorm's statistics, back when what is inside raises."""
-        before = [
-            (module, name, buffer, buffer.clone())
-            for module in self._module.modules()
-            for name, buffer in module._buffers.items()
-            if buffer is not None
-        ]
-        try:
-            yield
-        except BaseException:
-            with torch.no_grad():
-                for module, name, buffer, old in before:
-                    module._buffers[name] = buffer.copy_(old)
-            raise
+        return buffers_restored(self._module, only_on_error=True)

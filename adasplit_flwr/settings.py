@@ -7,17 +7,19 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
+from adasplit_flwr.batch_payload import PRECISIONS
+from adasplit_flwr.server_masks import MASKS
 from zerofl_flwr.errors import SettingsError
 from zerofl_flwr.naming import unknown_name
 from zerofl_flwr.topk import exact_fraction
 
 CHOICES = {
     "selection": ("ucb", "random", "all"),
-    "mask": ("soft", "hard", "none"),
+    "mask": MASKS,
     "client_weights": ("personal", "averaged", "relayed"),
     "server_gradient": ("none", "selected"),
     "inference": ("client", "server"),
-    "precision": ("float32", "float16"),
+    "precision": PRECISIONS,
     "adam_schedule": ("constant", "cosine"),
     "on_failure": ("skip", "raise"),
 }

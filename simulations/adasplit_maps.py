@@ -21,10 +21,10 @@ from numpy.typing import NDArray
 from simulations.adasplit_plots import mark_global_phase
 from simulations.adasplit_tables import (
     ClientMasks,
-    Turns,
+    UploadTable,
     global_start,
     read_client_masks,
-    read_turns,
+    read_uploads,
 )
 from simulations.plot_style import label, new_figure, nice_step
 
@@ -54,10 +54,10 @@ def picks(run: Path) -> Figure | None:
     are drawn in bins, as the share of turns in which the asked clients uploaded; a cross marks a
     bin with a failure. A failure that names no client is in neither.
     """
-    turns = read_turns(run)
-    if turns is None:
+    table = read_uploads(run)
+    if table is None:
         return None
-    clients, rounds = turns.asked.shape
+    clients, rounds = table.asked.shape
     in_bins = clients > MOST_ROWS or rounds > MOST_COLUMNS
     per_row, per_column = (
         (nice_step(clients, MOST_ROWS), nice_step(rounds, _BIN_COLUMNS)) if in_bins else (1, 1)
@@ -66,9 +66,9 @@ def picks(run: Path) -> Figure | None:
     figure = new_figure(10, min(max(3.4, 2.2 + 0.16 * rows), 9))
     axes = figure.subplots()
     if in_bins:
-        _draw_shares(figure, axes, turns, per_row, per_column)
+        _draw_shares(figure, axes, table, per_row, per_column)
     else:
-        _draw_states(figure, axes, turns)
+        _draw_states(figure, axes, table)
     label(
         axes,
         "Who uploaded activations",
@@ -77,7 +77,7 @@ def picks(run: Path) -> Figure | None:
     )
     whole = MaxNLocator(nbins=9, integer=True, steps=[1, 2, 5, 10], min_n_ticks=1)
     axes.xaxis.set_major_locator(whole)
-    _place_ids(axes, turns.clients, across=False)
+    _place_ids(axes, table.clients, across=False)
     axes.invert_yaxis()
     axes.grid(visible=False)
     mark_global_phase(axes, global_start(run))
@@ -102,14 +102,14 @@ def client_masks(run: Path) -> Figure | None:
     return figure
 
 
-def _draw_states(figure: Figure, axes: Axes, turns: Turns) -> None:
-    states = turns.asked.astype(np.int64)  # index into _STATES, a later one covers an earlier one
-    states[turns.uploaded] = 2
-    states[turns.failed] = 3
+def _draw_states(figure: Figure, axes: Axes, table: UploadTable) -> None:
+    states = table.asked.astype(np.int64)  # index into _STATES, a later one covers an earlier one
+    states[table.uploaded] = 2
+    states[table.failed] = 3
     colors = ListedColormap([color for _, color in _STATES])
     clients, rounds = states.shape
     axes.pcolormesh(
-        _edges(rounds, 1) + turns.rounds[0],
+        _edges(rounds, 1) + table.rounds[0],
         _edges(clients, 1),
         states,
         cmap=colors,
@@ -125,13 +125,15 @@ def _draw_states(figure: Figure, axes: Axes, turns: Turns) -> None:
     figure.legend(handles=handles, loc="outside lower center", ncols=4, fontsize=9, frameon=False)
 
 
-def _draw_shares(figure: Figure, axes: Axes, turns: Turns, per_row: int, per_column: int) -> None:
+def _draw_shares(
+    figure: Figure, axes: Axes, table: UploadTable, per_row: int, per_column: int
+) -> None:
     asked, uploaded, failed = (
-        _counts(flags, per_row, per_column) for flags in (turns.asked, turns.uploaded, turns.failed)
+        _counts(flags, per_row, per_column) for flags in (table.asked, table.uploaded, table.failed)
     )
     share = np.divide(uploaded, asked, out=np.full(asked.shape, np.nan), where=asked > 0)
-    x = _edges(turns.rounds.size, per_column) + turns.rounds[0]
-    y = _edges(turns.clients.size, per_row)
+    x = _edges(table.rounds.size, per_column) + table.rounds[0]
+    y = _edges(table.clients.size, per_row)
     shades = mpl.colormaps["YlGnBu"].with_extremes(bad=_NOT_ASKED)
     mesh = axes.pcolormesh(x, y, share, cmap=shades, norm=Normalize(0.0, 1.0))
     figure.colorbar(mesh, ax=axes, label="Uploads per asked turn", pad=0.02)

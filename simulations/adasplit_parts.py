@@ -10,12 +10,15 @@ from flwr.app import RecordDict
 
 from adasplit_flwr import AdaSplitClient
 from adasplit_flwr.batches import ShuffledBatches
+from adasplit_flwr.dry_run import try_client
 from adasplit_flwr.split import SplitModel
 from simulations.batches import EVALUATION_BATCH, LazyBatches, LazySeekable, batches
-from simulations.data import load_data
+from simulations.data import FederatedData, load_data
 from simulations.run_models import split_model
 from simulations.settings import RunSettings
 from strategies import AdaSplit, AdaSplitRoundReport, AdaSplitTestReport
+from strategies.adasplit_options import MAX_UPLOAD_MB
+from strategies.adasplit_replies import dense_bytes
 from zerofl_flwr.training import Batches
 
 STATES, MASKS = "clients", "masks"
@@ -87,8 +90,11 @@ def make_strategy(
     """
     data, simulation = load_data(settings.data), settings.simulation
     one_at_a_time = settings.adasplit.client_weights == "relayed"
+    split = split_model(settings)
+    activation = tuple(try_client(split.client, data.sample_shape).shape[1:])
+    largest_mb = dense_bytes(most_samples(settings, data), activation) / 10**6
     return AdaSplit(
-        split_model(settings),
+        split,
         settings.adasplit,
         rounds=simulation.rounds,
         sample_shape=data.sample_shape,
@@ -99,6 +105,7 @@ def make_strategy(
         evaluate_every=simulation.evaluate_every,
         fraction_evaluate=simulation.evaluating_fraction,
         max_batch_size=max(EVALUATION_BATCH, settings.training.batch_size + 1),
+        max_upload_mb=max(MAX_UPLOAD_MB, largest_mb),
         threads=settings.split.server_threads,
         run=run,
         folder=None if folder is None else folder / MASKS,
@@ -106,6 +113,26 @@ def make_strategy(
         on_round=on_round,
         on_test=on_test,
     )
+
+
+def most_samples(settings: RunSettings, data: FederatedData) -> int:
+    """Bound the samples that a client may upload in one message, without making any tensors.
+
+    Parameters
+    ----------
+    settings : RunSettings
+        The run's.
+    data : FederatedData
+        Its data.
+    """
+    samples = int(data.label_counts().sum(axis=1).max())  # of the largest partition
+    iterations = settings.adasplit.iterations_per_round
+    if iterations is not None:  # from as many epochs as that takes
+        samples = iterations * min(settings.training.batch_size + 1, samples)
+    if settings.adasplit.inference == "server":
+        tested = max(map(data.validation_size, range(data.num_partitions)))
+        samples = max(samples, tested)
+    return samples
 
 
 def _state_dir(settings: RunSettings, folder: Path) -> Path | None:

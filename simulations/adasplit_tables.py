@@ -34,8 +34,8 @@ class ByClient:
 
 
 @dataclass(frozen=True, eq=False)
-class Turns:
-    """What each client did in each round.
+class UploadTable:
+    """What each client did in each round: nothing, train, upload, or fail.
 
     Attributes
     ----------
@@ -184,7 +184,7 @@ def read_client_masks(path: Path) -> ClientMasks | None:
     )
 
 
-def read_turns(run: Path) -> Turns | None:
+def read_uploads(run: Path) -> UploadTable | None:
     """Read from ``clients.csv`` who was asked, uploaded, or failed, and when.
 
     Parameters
@@ -194,7 +194,7 @@ def read_turns(run: Path) -> Turns | None:
 
     Returns
     -------
-    Turns or None
+    UploadTable or None
         None when nobody was asked, or the run is another method's.
 
     Raises
@@ -224,4 +224,4 @@ def read_turns(run: Path) -> Turns | None:
     maps = {name: np.zeros((clients.size, rounds.size), np.bool_) for name in flags}
     for name, values in flags.items():
         maps[name][cells] = values
-    return Turns(rounds, clients, **maps)
+    return UploadTable(rounds, clients, **maps)

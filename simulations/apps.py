@@ -14,6 +14,7 @@ from flwr.server import ServerApp, ServerAppComponents
 from simulations.assembly import make_client, make_server_components
 from simulations.preflight import check
 from simulations.recorder import Recorder
+from simulations.setting_differences import differences
 from simulations.settings import RunSettings
 from simulations.simulation_settings import SimulationSettings
 from simulations.slow import slow_mod
@@ -53,11 +54,10 @@ def check_federation(settings: RunSettings) -> None:
 
 def check_same(given: RunSettings, stored: RunSettings) -> None:
     """Refuse to continue a run with other settings: its clients see the run-config alone."""
-    asked, kept = given.to_mapping(), stored.resolved().to_mapping()
-    if differing := sorted(k for k in asked.keys() | kept.keys() if asked.get(k) != kept.get(k)):
+    if differing := differences(given, stored.resolved()):
         raise SettingsError(
-            "a resumed run keeps its settings, but the run-config differs from its config.toml in "
-            f"{', '.join(differing)}: pass --run-config with that file's values"
+            "a resumed run keeps its settings, but the run-config differs from its config.toml: "
+            f"{differing}. Pass --run-config with that file's values"
         )
 
 

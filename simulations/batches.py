@@ -14,7 +14,7 @@ from torch.utils.data import (
     TensorDataset,
 )
 
-from adasplit_flwr.batches import Batch, Seekable
+from adasplit_flwr.batches import Batch, Seekable, training_bounds
 from zerofl_flwr.training import Batches
 
 EVALUATION_BATCH = 256
@@ -71,26 +71,20 @@ def batches(dataset: TensorDataset, batch_size: int, *, shuffle: bool = False) -
     A shuffled epoch, which is one of training, does not end in a batch of one sample.
     """
     if shuffle:
-        groups: BatchSampler = _NoLoneSample(RandomSampler(dataset), batch_size, drop_last=False)
+        groups: BatchSampler = _TrainingBatches(RandomSampler(dataset), batch_size, drop_last=False)
     else:
         groups = BatchSampler(SequentialSampler(dataset), batch_size, drop_last=False)
     return DataLoader(dataset, sampler=groups, batch_size=None)
 
 
-class _NoLoneSample(BatchSampler):
-    """Adds a last batch of one sample to the batch before it.
-
-    BatchNorm cannot train on one value a channel, which is what one sample leaves of small images.
-    """
+class _TrainingBatches(BatchSampler):
+    """Divides an epoch as `training_bounds` says."""
 
     def __iter__(self) -> Iterator[list[int]]:
-        groups = list(super().__iter__())
-        if len(groups) > 1 and len(groups[-1]) == 1 < self.batch_size:
-            lone = groups.pop()
-            groups[-1] = groups[-1] + lone
-        yield from groups
+        order = list(self.sampler)
+        for start, stop in training_bounds(len(order), self.batch_size):
+            yield order[start:stop]
 
     def __len__(self) -> int:
         """Count the batches of an epoch."""
-        batches, rest = super().__len__(), len(self.sampler) % self.batch_size  # type: ignore[arg-type]
-        return batches - 1 if batches > 1 and rest == 1 else batches
+        return len(training_bounds(len(self.sampler), self.batch_size))  # type: ignore[arg-type]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from zerofl_flwr.errors import DataError
+from zerofl_flwr.npz import load_npz
 
 BYTES_PER_MEGABYTE = 1_000_000
 """Megabytes are decimal everywhere in this package."""
@@ -105,11 +105,7 @@ def read_mask_history(path: Path) -> SampledMasks | None:
     """
     if not path.is_file():
         return None
-    try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            arrays = {name: np.asarray(archive[name]) for name in archive.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise DataError(f"{path}: not a readable .npz file: {error}") from error
+    arrays = load_npz(path, what="mask history")
     if "rounds" not in arrays:
         raise DataError(f"{path}: the array 'rounds' is missing")
     rounds = arrays["rounds"].astype(np.int64)

@@ -15,10 +15,9 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.markup import escape
 
+from simulations.commands import command
 from simulations.study_grid import StudyRun, read_grid
-from zerofl_flwr.errors import LeanFlwrError
 
 DATASET_HELP = "Local folder or hub name of the data set, instead of the base's."
 
@@ -69,15 +68,9 @@ def _main(
     dataset: Annotated[str | None, typer.Option(help=DATASET_HELP)] = None,
 ) -> None:
     """Run a grid of methods over seeds; call it again to continue after an interruption."""
-    console = Console()
-    try:
-        failures = run_grid(read_grid(grid, out.absolute(), dataset), jobs, console)
-    except LeanFlwrError as error:
-        console.print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True)
-        raise typer.Exit(2) from error
-    if failures:
+    if run_grid(read_grid(grid, out.absolute(), dataset), jobs, Console()):
         raise typer.Exit(1)
 
 
 if __name__ == "__main__":
-    typer.run(_main)
+    command(_main)()

@@ -8,9 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from simulations.setting_differences import differences
 from simulations.settings import RunSettings, read_config
 from zerofl_flwr.errors import DataError, LeanFlwrError, SettingsError
 from zerofl_flwr.naming import unknown_name
+
+LAST_ROUNDS = "last-rounds"
 
 
 @dataclass(frozen=True)
@@ -33,17 +36,9 @@ class StudyRun:
         config = self.folder / "config.toml"
         if not config.exists():
             return False
-        stored, wanted = _settings_in(config).to_mapping(), self.settings.to_mapping()
-        if differing := sorted(
-            key for key in stored.keys() | wanted.keys() if stored.get(key) != wanted.get(key)
-        ):
+        if differing := differences(_settings_in(config), self.settings):
             raise SettingsError(
-                f"{self.folder} holds a run with other settings; move it away (its "
-                + ", ".join(
-                    f"{key} is {stored.get(key)!r} instead of {wanted.get(key)!r}"
-                    for key in differing
-                )
-                + ")"
+                f"{self.folder} holds a run with other settings; move it away (its {differing})"
             )
         return (self.folder / "model.npz").exists()  # saved after all other results
 
@@ -62,8 +57,9 @@ def read_grid(path: Path, out: Path, dataset: str | None = None) -> list[StudyRu
     Parameters
     ----------
     path : Path
-        The grid file. Its ``[[figure]]`` entries, and the list ``masks`` of methods whose zero
-        positions are drawn, are checked here and used by `simulations.study_report`.
+        The grid file. Its ``[[figure]]`` entries, the list ``pictures`` of methods whose runs are
+        drawn, and ``last-rounds``, over how many rounds the accuracy is averaged at the end, are
+        checked here and used by `simulations.study_report`.
     out : Path
         Folder of the runs.
     dataset : str, optional
@@ -81,7 +77,8 @@ def read_grid(path: Path, out: Path, dataset: str | None = None) -> list[StudyRu
         If a key is missing or unknown, a cell's settings cannot work, or a figure is of no use.
     """
     grid = read_config(path)
-    _check_keys(grid, path, {"base": str, "method": list}, {"figure": list, "masks": list})
+    optional: dict[str, type] = {"figure": list, "pictures": list, LAST_ROUNDS: int}
+    _check_keys(grid, path, {"base": str, "method": list}, optional)
     base = read_config(path.parent / grid["base"])
     if dataset is not None:
         base["dataset"] = dataset
@@ -99,7 +96,9 @@ def read_grid(path: Path, out: Path, dataset: str | None = None) -> list[StudyRu
             )
     methods = list(dict.fromkeys(run.method for run in runs))
     _check_figures(grid.get("figure", []), path, methods)
-    _check_methods(grid.get("masks", []), methods, f"{path}, masks")
+    _check_methods(grid.get("pictures", []), methods, f"{path}, pictures")
+    if grid.get(LAST_ROUNDS, 1) < 1:
+        raise SettingsError(f"{path}: {LAST_ROUNDS} is {grid[LAST_ROUNDS]}; it must be at least 1")
     return runs
 
 

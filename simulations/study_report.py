@@ -11,16 +11,24 @@ from typing import Annotated, Any
 import pandas as pd
 import typer
 from rich.console import Console
-from rich.markup import escape
 
+from simulations.commands import command
 from simulations.report import PICTURES, compare_accuracy, summary_table, to_markdown
 from simulations.settings import read_config
 from simulations.study import DATASET_HELP
-from simulations.study_grid import StudyRun, read_grid, slug
-from zerofl_flwr.errors import DataError, LeanFlwrError
+from simulations.study_grid import LAST_ROUNDS, StudyRun, read_grid, slug
+from zerofl_flwr.errors import DataError
 
 _AXES = ("round", "megabytes", "seconds")
-_MASK_PICTURES = ("mask_overlap", "overlap_matrix", "zero_positions")
+_RUN_PICTURES = (
+    "mask_overlap",
+    "overlap_matrix",
+    "zero_positions",
+    "client_accuracy",
+    "picks",
+    "ucb_terms",
+    "client_masks",
+)
 _KEPT_COLUMNS = [
     "round",
     "phase",
@@ -62,7 +70,8 @@ def write_report(
     grid : Path
         The study's grid. Each of its ``[[figure]]`` entries (``name``, ``methods``) is drawn by
         round, by megabytes and by seconds, as far as its methods are finished. For each method of
-        its list ``masks``, the first finished run's zero positions and their overlap are drawn.
+        its list ``pictures``, the first finished run's masks, clients and picks are drawn. Its
+        ``last-rounds``, 10 by default, says over how many rounds accuracy is averaged.
     runs_folder, out : Path
         Where the runs are, and where the report goes.
     dataset : str, optional
@@ -83,12 +92,12 @@ def write_report(
         raise DataError(f"no run of {grid} is finished in {runs_folder}")
     folders = {method: [run.folder for run in runs] for method, runs in finished.items()}
     out.mkdir(parents=True, exist_ok=True)
-    table = summary_table(folders)
+    content = read_config(grid)
+    table = summary_table(folders, content.get(LAST_ROUNDS, 10))
     table.to_csv(out / "summary.csv", index=False, float_format="%.4g")
     (out / "summary.md").write_text(to_markdown(table) + "\n")
     all_rounds(finished).to_csv(out / "rounds.csv", index=False, float_format="%.6g")
     written = [out / name for name in ("summary.csv", "summary.md", "rounds.csv")]
-    content = read_config(grid)
     figures: list[dict[str, Any]] = content.get("figure", [])
     for figure in figures:
         chosen = {name: folders[name] for name in figure["methods"] if name in folders}
@@ -96,15 +105,15 @@ def write_report(
             path = out / f"{figure['name']}-by-{axis}.png"
             compare_accuracy(chosen, axis).savefig(path)  # type: ignore[arg-type]
             written.append(path)
-    for method in content.get("masks", []):
+    for method in content.get("pictures", []):
         if method in folders:
-            written += _draw_masks(folders[method][0], out / slug(method))
+            written += _draw_run(folders[method][0], out / slug(method))
     return written
 
 
-def _draw_masks(run: Path, stem: Path) -> list[Path]:
+def _draw_run(run: Path, stem: Path) -> list[Path]:
     written = []
-    for name in _MASK_PICTURES:
+    for name in _RUN_PICTURES:
         figure = PICTURES[name](run)
         if figure is not None:
             path = stem.with_name(f"{stem.name}-{name.replace('_', '-')}.png")
@@ -134,13 +143,9 @@ def _main(
 ) -> None:
     """Write tables and pictures of what a study has finished so far."""
     console = Console()
-    try:
-        for path in write_report(grid, runs, out, dataset):
-            console.print(str(path), soft_wrap=True, markup=False, highlight=False)
-    except LeanFlwrError as error:
-        console.print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True)
-        raise typer.Exit(2) from error
+    for path in write_report(grid, runs, out, dataset):
+        console.print(str(path), soft_wrap=True, markup=False, highlight=False)
 
 
 if __name__ == "__main__":
-    typer.run(_main)
+    command(_main)()

@@ -29,6 +29,7 @@ from strategies.adasplit_downlink import Asked, Downlink
 from strategies.adasplit_evaluation import AdaSplitTestReport, test_report
 from strategies.adasplit_masks import MaskSummary, summarise_masks
 from strategies.adasplit_options import (
+    MAX_UPLOAD_MB,
     Participation,
     check_options,
     cut_shapes,
@@ -77,8 +78,10 @@ class AdaSplit(Strategy):
     fraction_evaluate : float
         Share of the available clients that test then, whether they have trained or not.
     max_batch_size : int
-        Most samples that a client's batches, in training and tests, may have; bounds what a reply
-        can make the server allocate.
+        Most samples that a client's batches, in training and tests, may have.
+    max_upload_mb : float
+        Most megabytes (10^6 bytes) that one client's activations of a message, in training and in
+        tests, may take once they are dense in float32. More is refused before it is decoded.
     threads : int, optional
         CPUs that the server's training and tests use; None leaves torch's setting alone. The same
         number gives the same bits.
@@ -106,10 +109,9 @@ class AdaSplit(Strategy):
     anything is learned; one that fails counts as a failure with its reason. The round goes on while
     a picked client delivered (any client, in the local phase), unless ``on_failure="raise"``.
 
-    A client keeps its part and optimizer itself. It is asked to go on from the last round whose
-    reply arrived and passed. Where a reply was lost, that is the state before its present one,
-    which it still has. One that was started again without a ``state_dir`` refuses, and says so; its
-    next exchange begins from the common start.
+    A client keeps its part and optimizer. It goes on from the last round whose reply passed: where
+    one was lost, from the state before its present one, which it still has. Started again without a
+    ``state_dir`` it refuses, and says so; its next exchange begins from the common start.
 
     With ``client_weights`` averaged or relayed, client parts travel in both phases, in training
     and in tests; only personal ones make the local phase free of traffic, but for the first part.
@@ -120,9 +122,8 @@ class AdaSplit(Strategy):
     each of them, as Flower wants all messages at once: ``fraction_evaluate`` bounds that. Gradients
     that wait (``server_gradient="selected"``) are held and saved until their client trains again.
 
-    Flower's parameters are the state of the whole cut network: client part and head (the common
-    start, or what is shared), then the server part's W without any mask. The strategy trains its
-    own copy; what Flower hands back is not read.
+    Flower's parameters copy the whole cut network's state: client part and head (the common start,
+    or what is shared), then the server part's W unmasked. What Flower hands back is not read.
     """
 
     def __init__(
@@ -139,6 +140,7 @@ class AdaSplit(Strategy):
         evaluate_every: int = 1,
         fraction_evaluate: float = 1.0,
         max_batch_size: int = 1024,
+        max_upload_mb: float = MAX_UPLOAD_MB,
         threads: int | None = None,
         run: str = "run",
         folder: Path | None = None,
@@ -158,7 +160,7 @@ class AdaSplit(Strategy):
             fraction_evaluate,
         )
         check_options(self.settings, self._participation, run)
-        self._cut = cut_shapes(split, sample_shape, num_classes, max_batch_size)
+        self._cut = cut_shapes(split, sample_shape, num_classes, max_batch_size, max_upload_mb)
         self._run, self._threads = run, threads
         self.on_round = on_round
         self.on_test = on_test

@@ -10,8 +10,8 @@ from flwr.common import FitRes
 from flwr.common.logger import log
 from flwr.server.client_proxy import ClientProxy
 
+from adasplit_flwr.client_resume import lost_state
 from adasplit_flwr.plans import FRESH, ExchangePlan
-from adasplit_flwr.resume import lost_state
 from adasplit_flwr.settings import AdaSplitSettings
 from strategies.adasplit_clients import KnownClients
 from strategies.adasplit_downlink import Asked

@@ -175,6 +175,7 @@ def read_test(
             raise PayloadError(f"{accuracy} is above 1", sender=sender, field="accuracy")
         return accuracy, _number(result.loss, "loss", sender)
     count = whole_metric(result.metrics, "batches", sender, 1, MAX_ITERATIONS)
+    shapes.check_upload(result.num_examples, sender)
     batches = shapes.decode(
         _payload(result.metrics, sender),
         sender=sender,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
@@ -10,10 +11,13 @@ from typing import Any
 from adasplit_flwr.client_state import check_run_name
 from adasplit_flwr.settings import AdaSplitSettings
 from adasplit_flwr.split import SplitModel, check_split
-from strategies.adasplit_replies import CutShapes
+from strategies.adasplit_replies import CutShapes, dense_bytes
 from zerofl_flwr.errors import SettingsError
 from zerofl_flwr.naming import unknown_name
 from zerofl_flwr.topk import exact_fraction
+
+MAX_UPLOAD_MB = 1024.0
+"""What a client's activations of a message may take unless the strategy is told otherwise."""
 
 
 @dataclass(frozen=True)
@@ -103,27 +107,46 @@ def check_options(settings: AdaSplitSettings, participation: Participation, run:
 
 
 def cut_shapes(
-    split: SplitModel, sample_shape: tuple[int, ...], num_classes: int, max_batch_size: int
+    split: SplitModel,
+    sample_shape: tuple[int, ...],
+    num_classes: int,
+    max_batch_size: int,
+    max_upload_mb: float,
 ) -> CutShapes:
     """Try the cut network, and hold its outputs against the classes.
 
     Raises
     ------
     SettingsError
-        If a part fails, the server part has another number of outputs, or a number cannot be.
+        If a part fails, the server part has another number of outputs, a number cannot be, or not
+        even one sample's activation fits into `max_upload_mb`.
     """
     check_whole("num_classes", num_classes)
     check_whole("max_batch_size", max_batch_size)
+    check_positive("max_upload_mb", max_upload_mb)
     shapes = check_split(split, sample_shape)
     if shapes.num_outputs != num_classes:
         raise SettingsError(
             f"the server part has {shapes.num_outputs} outputs; expected one for each of "
             f"{num_classes} classes"
         )
-    return CutShapes(shapes.activation, num_classes, max_batch_size)
+    cut = CutShapes(shapes.activation, num_classes, max_batch_size, max_upload_mb)
+    if not cut.max_samples:
+        raise SettingsError(
+            f"max_upload_mb is {max_upload_mb!r}, but the activation of one sample, of shape "
+            f"{cut.activation}, takes {dense_bytes(1, cut.activation) / 10**6:g} MB"
+        )
+    return cut
 
 
 def check_whole(name: str, value: object) -> None:
     """Refuse what is no whole number from 1."""
     if type(value) is not int or value < 1:
         raise SettingsError(f"{name} is {value!r}; it must be a whole number from 1")
+
+
+def check_positive(name: str, value: object) -> None:
+    """Refuse what is no finite number above 0."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not 0 < value < math.inf:  # type: ignore[operator]
+        raise SettingsError(f"{name} is {value!r}; it must be a positive number")

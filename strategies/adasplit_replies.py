@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import reprlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 
 from flwr.common import FitRes, Scalar
 
@@ -31,12 +33,37 @@ class CutShapes:
     num_classes : int
         Labels are below it.
     max_batch_size : int
-        Most samples in a batch; bounds what a reply can make the server allocate.
+        Most samples in a batch.
+    max_upload_mb : float
+        Most megabytes that the activations of one message may take once they are dense in float32:
+        bounds what a reply can make the server allocate.
     """
 
     activation: tuple[int, ...]
     num_classes: int
     max_batch_size: int
+    max_upload_mb: float
+
+    @property
+    def max_samples(self) -> int:
+        """Most samples of one message, exact: .06 megabytes are 3000 samples of five numbers."""
+        return int(Fraction(str(self.max_upload_mb)) * 10**6 / dense_bytes(1, self.activation))
+
+    def check_upload(self, num_examples: int, sender: str) -> None:
+        """Refuse a reply that speaks of more samples than one message may bring.
+
+        Raises
+        ------
+        PayloadError
+            Naming the sender and the field ``num_examples``.
+        """
+        if num_examples > self.max_samples:
+            megabytes = dense_bytes(num_examples, self.activation) / 10**6
+            reason = (
+                f"activations of {num_examples} samples take {megabytes:g} MB in float32; "
+                f"max_upload_mb is {self.max_upload_mb:g}, enough for {self.max_samples} samples"
+            )
+            raise PayloadError(reason, sender=sender, field="num_examples")
 
     def decode(
         self, arrays: Sequence[bytes], *, sender: str, server_round: int, batches: int
@@ -56,6 +83,7 @@ class CutShapes:
             num_classes=self.num_classes,
             batch_ids=range(batches),
             max_batch_size=self.max_batch_size,
+            max_samples=self.max_samples,
         )
 
 
@@ -131,6 +159,8 @@ class ExchangeChecker:
             reason = f"a reply to round {plan.server_round} expected, to {reprlib.repr(came)} came"
             raise PayloadError(reason, sender=sender, field="round")
         iterations = self._iterations(result, plan, sender)
+        if plan.upload:
+            self._shapes.check_upload(result.num_examples, sender)
         tensors = result.parameters.tensors
         uploaded = self._uploaded_arrays(result, plan, sender)
         batches: list[ActivationBatch] = []
@@ -181,6 +211,19 @@ class ExchangeChecker:
         if fault:
             raise PayloadError(fault, sender=sender, field="activation_arrays")
         return uploaded
+
+
+def dense_bytes(samples: int, activation: tuple[int, ...]) -> int:
+    """Return the bytes that samples' activations take in float32; an empty one counts as a number.
+
+    Parameters
+    ----------
+    samples : int
+        How many.
+    activation : tuple of int
+        Shape of one sample's activation.
+    """
+    return samples * 4 * max(1, math.prod(activation))
 
 
 def check_samples(batches: Sequence[ActivationBatch], num_examples: int, sender: str) -> None:

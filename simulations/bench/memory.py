@@ -8,6 +8,7 @@ from typing import Annotated
 import psutil
 import typer
 
+from simulations.commands import command
 from simulations.runner import run
 from simulations.settings import RunSettings, read_config
 
@@ -56,4 +57,4 @@ def main(
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    command(main)()

@@ -23,6 +23,7 @@ from torch import nn
 
 from simulations.assembly import make_client_app
 from simulations.batches import batches
+from simulations.commands import command
 from simulations.data import load_data
 from simulations.models import build_model
 from simulations.settings import RunSettings
@@ -159,4 +160,4 @@ def main(
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    command(main)()

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 from flwr.common import Code, FitRes, Status, ndarrays_to_parameters
 
+from simulations.commands import command
 from simulations.models import resnet18
 from simulations.summary import to_markdown
 from strategies.metering import message_bytes
@@ -76,5 +77,10 @@ def upload_sizes() -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Print each setting's upload beside the paper's."""
     print(to_markdown(upload_sizes()))
+
+
+if __name__ == "__main__":
+    command(main)()

@@ -13,6 +13,7 @@ from torch import nn
 
 from adasplit_flwr.masked_server import MaskedServer
 from adasplit_flwr.server_masks import MASKS
+from simulations.commands import command
 from simulations.networks import lenet
 from zerofl_flwr.threads import limit_threads
 
@@ -100,4 +101,4 @@ def main(
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    command(main)()

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated
 
 import typer
 
-from adasplit_flwr.batches import ShuffledBatches
+from adasplit_flwr.batches import training_bounds
 from adasplit_flwr.costs import SampleCosts, sample_costs
+from simulations.commands import command
 from simulations.data import load_data
 from simulations.run_models import split_model
 from simulations.settings import RunSettings, read_config
@@ -82,8 +83,8 @@ def _samples_of_an_exchange(settings: RunSettings, samples: int) -> float:
     epoch = samples // size * size if settings.split.full_batches else samples
     if settings.adasplit.iterations_per_round is None:
         return epoch
-    batches = ShuffledBatches(cast(Any, range(samples)), size, full=settings.split.full_batches)
-    return epoch * settings.adasplit.iterations_per_round / len(batches)
+    batches = len(training_bounds(samples, size, full=settings.split.full_batches))
+    return epoch * settings.adasplit.iterations_per_round / batches
 
 
 def main(
@@ -108,4 +109,4 @@ def main(
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    command(main)()

@@ -207,7 +207,7 @@ def test_each_broken_field_is_named(
 def test_the_unbroken_payload_is_accepted() -> None:
     arrays = good_arrays()
     for version in (arrays, [to_npy(array) for array in arrays]):
-        batches = read(version)
+        batches = read(version, max_samples=8)
         assert [batch.batch_id for batch in batches] == IDS
         assert [batch.activations.shape for batch in batches] == [(s, *SHAPE) for s in SIZES]
 
@@ -224,6 +224,7 @@ def test_the_unbroken_payload_is_accepted() -> None:
         ({"batch_ids": [4, 5, 9, 10]}, "batch-ids", "data"),
         ({"batch_ids": []}, "batch-ids", "data"),
         ({"max_batch_size": 2}, "batch-sizes", "data"),
+        ({"max_samples": 7}, "batch-sizes", "data"),
     ],
 )
 def test_another_expectation_refuses_the_same_payload(

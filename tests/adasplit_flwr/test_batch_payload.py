@@ -6,9 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from adasplit_flwr.batch_payload import PRECISIONS, BatchPayload, StackedBatches
 from zerofl_flwr.errors import PayloadError
+from zerofl_flwr.payload import SparseArray
 
 WEIGHED = BatchPayload(
     "embeddings", "client 8", {"weights": np.dtype("float16"), "seen": np.dtype("bool")}
@@ -81,3 +84,64 @@ def test_the_byte_limit_is_that_of_the_largest_payload_expected() -> None:
     arrays[0] = np.full(padding + 1, 32, np.uint8)
     with pytest.raises(PayloadError, match="8269 bytes came, at most 8268 are accepted"):
         WEIGHED.read(arrays, **EXPECTED)
+
+
+def test_fewer_samples_together_tighten_the_byte_limit() -> None:
+    arrays = WEIGHED.write(BATCHES, OTHERS, server_round=1, precision="float32")
+    used = sum(array.nbytes for array in arrays[1:])
+    # Of four samples that the batches may have, three: 3 x (12 + 2 + 1) + 2 x 8 + 8192.
+    arrays[0] = np.full(3 * 15 + 16 + 8192 - used + 1, 32, np.uint8)
+    with pytest.raises(PayloadError, match="8254 bytes came, at most 8253 are accepted"):
+        WEIGHED.read(arrays, **EXPECTED, max_samples=3)
+    with pytest.raises(PayloadError, match="client 8, field header"):
+        WEIGHED.read(arrays, **EXPECTED, max_samples=9)
+
+
+def test_too_many_samples_are_refused_before_they_are_made_dense(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Twenty thousand samples that take a few bytes each as CSR.
+    payload = BatchPayload("embeddings", "client 8", {})
+    batches = [(batch_id, np.zeros((10000, 64), np.float32)) for batch_id in (0, 1)]
+    arrays = payload.write(batches, {}, server_round=1, precision="float32")
+    assert sum(array.nbytes for array in arrays) < 10**5
+    monkeypatch.setattr(SparseArray, "to_dense", lambda _: pytest.fail("it was made dense"))
+    expected = EXPECTED | {"sample_shape": (64,), "max_batch_size": 10000}
+    with pytest.raises(PayloadError) as caught:
+        payload.read(arrays, **expected, max_samples=19999)
+    error = caught.value
+    assert (error.sender, error.layer, error.field) == ("client 8", "batch-sizes", "data")
+    assert error.reason == "the batches have 20000 samples together, at most 19999 expected"
+
+
+@given(
+    shape=st.sampled_from([(), (0,), (1,), (3, 2), (40,)]),
+    sizes=st.lists(st.integers(1, 12), min_size=1, max_size=6),
+    slack=st.integers(-4, 4),
+    zeros=st.sampled_from((0.0, 0.9, 1.0)),
+    precision=st.sampled_from(PRECISIONS),
+)
+@settings(deadline=None, max_examples=200)
+def test_what_is_over_the_bound_is_refused_and_nothing_else_is(
+    shape: tuple[int, ...], sizes: list[int], slack: int, zeros: float, precision: str
+) -> None:
+    rng = np.random.default_rng(sum(sizes))
+    batches = [
+        (number, (rng.random((size, *shape)) >= zeros).astype(np.float32))
+        for number, size in enumerate(sizes)
+    ]
+    others = {"weights": np.ones(sum(sizes)), "seen": np.ones(sum(sizes), bool)}
+    arrays = WEIGHED.write(batches, others, server_round=1, precision=precision)
+    accepted = True
+    try:
+        WEIGHED.read(
+            arrays,
+            server_round=1,
+            sample_shape=shape,
+            batch_ids=range(len(sizes)),
+            max_batch_size=12,
+            max_samples=max(0, sum(sizes) + slack),
+        )
+    except PayloadError:
+        accepted = False
+    assert accepted == (slack >= 0)

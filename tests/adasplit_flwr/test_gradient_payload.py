@@ -116,7 +116,7 @@ def put(index: int, at: Any, value: float) -> Callable[[list[NDArray[Any]]], Non
         (put(1, (0, 1), np.nan), "gradients", "first is nan at 1"),
         (put(2, 1, 4), "batch-ids", "batch 4 came twice"),
         (put(3, 1, 0), "batch-sizes", "0 came"),
-        (put(3, 1, 2), "batch-sizes", "4 samples together, 3 came"),
+        (put(3, 1, 2), "batch-sizes", "4 samples together, at most 3 expected"),
     ],
 )
 def test_broken_arrays_are_refused_by_name(

@@ -107,44 +107,18 @@ def test_memory_that_is_not_contiguous_is_masked_in_c_order() -> None:
     assert not model.weight.is_contiguous()
 
 
-def fail(part: ServerPart, inputs: torch.Tensor, error: BaseException) -> None:
+def train_and_fail(part: ServerPart) -> None:
     with part.buffers_restored_on_error():
-        part(inputs, training=True)
-        raise error
+        part(batch(0)[0], training=True)
+        raise ValueError("odd")
 
 
-@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
-def test_buffers_come_back_when_something_is_raised(error: type[BaseException]) -> None:
+def test_buffers_come_back_when_something_is_raised() -> None:
     part = ServerPart(small_server(), "none")
     before = {name: tensor.clone() for name, tensor in part.untrained_state().items()}
-    with pytest.raises(error):
-        fail(part, batch(0)[0], error("odd"))
+    with pytest.raises(ValueError, match="odd"):
+        train_and_fail(part)
     assert equal(part.untrained_state(), before)
     with part.buffers_restored_on_error():
         part(batch(0)[0], training=True)
     assert int(part.untrained_state()["1.num_batches_tracked"]) == 1
-
-
-class Counting(nn.Module):
-    """Replaces a buffer by another tensor, instead of writing to it."""
-
-    seen: torch.Tensor
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(2, 2, bias=False)
-        self.register_buffer("seen", torch.zeros(()), persistent=False)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self.seen = self.seen + 1
-        output: torch.Tensor = self.layer(x) + self.seen
-        return output
-
-
-def test_buffers_that_were_replaced_come_back_too() -> None:
-    part = ServerPart(Counting(), "none")
-    inputs = torch.zeros(1, 2)
-    assert part(inputs, training=True).tolist() == [[1.0, 1.0]]
-    with pytest.raises(ValueError, match="odd"):
-        fail(part, inputs, ValueError("odd"))
-    assert part(inputs, training=True).tolist() == [[2.0, 2.0]]

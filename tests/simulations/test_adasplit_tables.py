@@ -11,12 +11,12 @@ from simulations.adasplit_tables import (
     global_start,
     read_client_masks,
     read_own,
-    read_turns,
+    read_uploads,
 )
 from tests.simulations.adasplit_run_folders import write_client_masks
 from zerofl_flwr.errors import DataError
 
-TURNS = (
+CLIENTS = (
     "round,partition_id,failure,picked\n"
     "2,3,,False\n"
     "2,5,,True\n"
@@ -93,32 +93,32 @@ def test_without_phases_there_is_no_start(tmp_path: Path) -> None:
     assert global_start(tmp_path) is None
 
 
-def test_turns_have_a_row_a_client_and_a_column_a_round(tmp_path: Path) -> None:
-    (tmp_path / "clients.csv").write_text(TURNS)
-    turns = read_turns(tmp_path)
-    assert turns is not None
-    assert turns.rounds.tolist() == [2, 3, 4]  # nobody was asked in round 3
-    assert turns.clients.tolist() == [3, 5]
-    assert turns.asked.tolist() == [[True, False, True], [True, False, True]]
-    assert turns.uploaded.tolist() == [[False, False, False], [True, False, False]]
-    assert turns.failed.tolist() == [[False, False, True], [False, False, False]]
+def test_uploads_have_a_row_a_client_and_a_column_a_round(tmp_path: Path) -> None:
+    (tmp_path / "clients.csv").write_text(CLIENTS)
+    uploads = read_uploads(tmp_path)
+    assert uploads is not None
+    assert uploads.rounds.tolist() == [2, 3, 4]  # nobody was asked in round 3
+    assert uploads.clients.tolist() == [3, 5]
+    assert uploads.asked.tolist() == [[True, False, True], [True, False, True]]
+    assert uploads.uploaded.tolist() == [[False, False, False], [True, False, False]]
+    assert uploads.failed.tolist() == [[False, False, True], [False, False, False]]
 
 
 def test_clients_that_were_never_asked_have_a_row(tmp_path: Path) -> None:
-    (tmp_path / "clients.csv").write_text(TURNS)
+    (tmp_path / "clients.csv").write_text(CLIENTS)
     (tmp_path / "partitions.csv").write_text("partition_id,cat\n3,1\n4,1\n5,1\n")
-    turns = read_turns(tmp_path)
-    assert turns is not None
-    assert turns.clients.tolist() == [3, 4, 5]
-    assert turns.asked.sum(axis=1).tolist() == [2, 0, 2]
+    uploads = read_uploads(tmp_path)
+    assert uploads is not None
+    assert uploads.clients.tolist() == [3, 4, 5]
+    assert uploads.asked.sum(axis=1).tolist() == [2, 0, 2]
 
 
-def test_nameless_failures_alone_are_no_turns(tmp_path: Path) -> None:
-    assert read_turns(tmp_path) is None
+def test_nameless_failures_alone_are_no_uploads(tmp_path: Path) -> None:
+    assert read_uploads(tmp_path) is None
     (tmp_path / "clients.csv").write_text(
         "round,partition_id,failure,picked\n1,,nobody knows who,False\n"
     )
-    assert read_turns(tmp_path) is None
+    assert read_uploads(tmp_path) is None
 
 
 def test_masks_come_back_as_they_were_written(tmp_path: Path) -> None:

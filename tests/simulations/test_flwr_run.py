@@ -109,7 +109,8 @@ def test_flwr_run_trains_by_either_method_and_writes_the_run_folder(
 def test_a_run_is_resumed_with_its_own_settings_only() -> None:
     stored = RunSettings.from_mapping({"paper": True, "rounds": 5, "seed": 3})
     check_same(stored, stored)
-    with pytest.raises(SettingsError, match=r"differs from its config\.toml in rounds, seed"):
+    message = r"from its config\.toml: rounds is 10 instead of 5, seed is 0 instead of 3\. Pass"
+    with pytest.raises(SettingsError, match=message):
         check_same(RunSettings.from_mapping({"paper": True}), stored)
 
 

@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 
 from simulations import recorder as recorder_module
 from simulations import study
+from simulations.commands import command
 from simulations.runner import run
 from simulations.study import run_grid
 from simulations.study_grid import StudyRun, read_grid
@@ -100,11 +101,7 @@ def test_other_settings_in_a_folder_stop_the_study_before_it_starts(
 
 
 def call(*arguments: object) -> Any:
-    import typer
-
-    app = typer.Typer()
-    app.command()(study._main)
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+    return CliRunner().invoke(command(study._main), [str(argument) for argument in arguments])
 
 
 def test_the_command_tells_failures_and_errors_apart(

@@ -133,9 +133,20 @@ def test_a_figure_that_cannot_be_drawn_is_refused_before_anything_runs(
     assert message in str(caught.value)
 
 
-def test_masks_of_an_unknown_method_are_refused_before_anything_runs(tmp_path: Path) -> None:
-    grid = {"base": "base.toml", "method": METHODS, "masks": ["Dense FedAvg"]}
-    with pytest.raises(SettingsError, match="masks: unknown method 'Dense FedAvg'; did you mean"):
+@pytest.mark.parametrize(("value", "reason"), [(0, "at least 1"), (2.5, "expected a int")])
+def test_accuracy_is_averaged_over_a_round_or_more(
+    value: float, reason: str, tmp_path: Path
+) -> None:
+    grid = {"base": "base.toml", "method": METHODS, "last-rounds": value}
+    with pytest.raises(SettingsError, match=f"last-rounds is {value}.*{reason}"):
+        read_grid(write_grid(tmp_path, grid), tmp_path / "runs")
+
+
+def test_pictures_of_an_unknown_method_are_refused_before_anything_runs(tmp_path: Path) -> None:
+    grid = {"base": "base.toml", "method": METHODS, "pictures": ["Dense FedAvg"]}
+    with pytest.raises(
+        SettingsError, match="pictures: unknown method 'Dense FedAvg'; did you mean"
+    ):
         read_grid(write_grid(tmp_path, grid), tmp_path / "out")
 
 

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
-import typer
 from typer.testing import CliRunner
 
 from simulations import study_report
+from simulations.commands import command
 from simulations.study_grid import StudyRun, read_grid
 from simulations.study_report import finished_runs, write_report
+from tests.simulations.adasplit_run_folders import write_adasplit_run, write_client_masks
 from tests.simulations.run_folders import drifting_masks, write_masks
 from zerofl_flwr.errors import DataError
 
 _GRID = """
 base = "base.toml"
-masks = ["sparse"]
+pictures = ["sparse"]
 
 [[method]]
 name = "dense"
@@ -118,6 +120,32 @@ def test_report_holds_tables_and_the_figures_of_the_grid(
     assert rounds["accuracy"].tolist() == [0.1, 0.5, 0.7, 0.1, 0.6, 0.8]
 
 
+def test_the_grid_says_over_how_many_rounds_accuracy_is_averaged(
+    study: tuple[Path, Path], tmp_path: Path
+) -> None:
+    grid, runs = study
+    grid.write_text("last-rounds = 1\n" + grid.read_text())
+    write_report(grid, runs, tmp_path / "report")
+    summary = pd.read_csv(tmp_path / "report" / "summary.csv").iloc[0]
+    assert summary["accuracy"] == pytest.approx(75.0)  # of 70 and 80
+    assert summary["previous"] == pytest.approx(55.0)  # of 50 and 60
+
+
+def test_clients_and_picks_of_an_adasplit_run_are_drawn(
+    study: tuple[Path, Path], tmp_path: Path
+) -> None:
+    grid, runs = study
+    run = next(run for run in read_grid(grid, runs) if run.method == "sparse")
+    write_adasplit_run(run.folder)
+    overlap = np.array([[1.0, 0.3], [0.3, 1.0]])
+    write_client_masks(run.folder, [0, 1], [0.4, 0.6], overlap)
+    run.settings.save(run.folder / "config.toml")
+    (run.folder / "model.npz").write_bytes(b"a model")
+    written = {path.name for path in write_report(grid, runs, tmp_path / "report")}
+    names = ("client-accuracy", "picks", "ucb-terms", "client-masks")
+    assert {f"sparse-{name}.png" for name in names} <= written
+
+
 def test_zero_positions_are_drawn_of_the_methods_that_the_grid_names(
     study: tuple[Path, Path], tmp_path: Path
 ) -> None:
@@ -137,9 +165,9 @@ def test_zero_positions_are_drawn_of_the_methods_that_the_grid_names(
 
 
 def call(*arguments: object) -> tuple[int, str]:
-    app = typer.Typer()
-    app.command()(study_report._main)
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    result = CliRunner().invoke(
+        command(study_report._main), [str(argument) for argument in arguments]
+    )
     return result.exit_code, result.output
 
 

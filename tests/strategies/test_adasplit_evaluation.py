@@ -268,6 +268,31 @@ def test_a_bad_test_is_refused_by_client_and_field(
     assert bad.uplink_bytes > 0
 
 
+def test_a_test_may_upload_as_many_megabytes_as_the_option_says() -> None:
+    # Each client tests on 12 samples of five numbers.
+    fitting, _ = played(0, inference="server", max_upload_mb=12 * 20 / 10**6)
+    assert len(fitting.report.good) == 3
+    short, _ = played(0, inference="server", max_upload_mb=11 * 20 / 10**6)
+    assert [client.failure for client in short.report.clients] == [
+        f"client {client}, field num_examples: activations of 12 samples take 0.00024 MB in "
+        "float32; max_upload_mb is 0.00022, enough for 11 samples"
+        for client in range(3)
+    ]
+    at_client, _ = played(0, max_upload_mb=11 * 20 / 10**6)
+    assert len(at_client.report.good) == 3
+
+
+def test_a_test_that_uploads_more_than_it_speaks_of_is_bounded_too() -> None:
+    strategy = adasplit(inference="server", max_upload_mb=12 * 20 / 10**6)
+    [node] = nodes = split_nodes(1)
+    node.spoil_test = payload(sizes=(5, 5, 5))
+    outcome = evaluation(strategy, managed(nodes), 1)
+    assert outcome.report.clients[0].failure == (
+        "client 0, layer batch-sizes, field data: the batches have 15 samples together, at most "
+        "12 expected"
+    )
+
+
 def test_what_the_server_cannot_predict_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     strategy, nodes = adasplit(inference="server"), split_nodes(2)
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
 from torch import nn
 
 from adasplit_flwr.settings import AdaSplitSettings
-from strategies.adasplit_options import Participation, settings_of, share_of
+from strategies.adasplit_options import Participation, cut_shapes, settings_of, share_of
 from tests.strategies.adasplit_federation import CLASSES, CUT, FEATURES, adasplit, tiny_split
 from zerofl_flwr.errors import SettingsError
 
@@ -29,6 +30,15 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "samples that do not fit": ({"sample_shape": (FEATURES + 1,)}, "client"),
     "batches of no samples": ({"max_batch_size": 0}, "max_batch_size is 0"),
+    "no megabytes": ({"max_upload_mb": 0}, "max_upload_mb is 0; it must be a positive number"),
+    "endless megabytes": ({"max_upload_mb": math.inf}, "max_upload_mb is inf"),
+    "megabytes that are NaN": ({"max_upload_mb": math.nan}, "max_upload_mb is nan"),
+    "megabytes that are text": ({"max_upload_mb": "9"}, "max_upload_mb is '9'"),
+    "megabytes that are a switch": ({"max_upload_mb": True}, "max_upload_mb is True"),
+    "megabytes for less than a sample": (
+        {"max_upload_mb": 0.000019},
+        r"max_upload_mb is 1\.9e-05, but .* one sample, of shape \(5,\), takes 2e-05 MB",
+    ),
     "a negative seed": ({"seed": -1}, "seed is -1"),
     "no global phase": ({"kappa": 1.0}, "kappa is 1: there would be no global phase"),
     "a setting that is not there": ({"etta": 0.5}, "'etta'.*eta"),
@@ -55,6 +65,12 @@ def test_a_server_part_that_does_not_take_the_activations_is_refused() -> None:
     split.server = nn.Linear(CUT + 1, CLASSES)
     with pytest.raises(SettingsError, match="server"):
         adasplit(split)
+
+
+def test_the_least_megabytes_are_those_of_one_sample() -> None:
+    shapes = cut_shapes(tiny_split(), (FEATURES,), CLASSES, 1024, 0.00002)
+    assert shapes.activation == (CUT,) == (5,)
+    assert (shapes.max_upload_mb, shapes.max_samples) == (0.00002, 1)
 
 
 def test_settings_come_as_one_or_field_by_field() -> None:

@@ -8,16 +8,20 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.common import FitIns, FitRes
+from hypothesis import given
+from hypothesis import strategies as st
 
 from adasplit_flwr.plans import ExchangePlan
+from strategies import adasplit_replies
 from strategies.adasplit_downlink import Asked
-from strategies.adasplit_replies import CutShapes, Exchange, ExchangeChecker
+from strategies.adasplit_replies import CutShapes, Exchange, ExchangeChecker, dense_bytes
 from strategies.adasplit_weights import ClientWeights
 from strategies.answers import Answer
 from strategies.member import Member
 from tests.strategies.adasplit_bad_replies import (
     UPLOAD_FAULTS,
     Fault,
+    examples,
     metrics,
     tensors,
     uploaded,
@@ -35,7 +39,7 @@ from zerofl_flwr.errors import PayloadError
 
 SPLIT = tiny_split()
 WEIGHTS = ClientWeights(SPLIT.client, SPLIT.head)
-SHAPES = CutShapes((CUT,), CLASSES, 1024)
+SHAPES = CutShapes((CUT,), CLASSES, 1024, 1024.0)
 
 
 def asked(client: int = 3, **options: Any) -> tuple[SplitNode, FitIns]:
@@ -49,11 +53,17 @@ NODE, MESSAGE = asked()
 HONEST = NODE.train_client(MESSAGE)
 
 
-def decode(result: FitRes, ins: FitIns = MESSAGE, client: int = 3, **plan: Any) -> Exchange:
+def decode(
+    result: FitRes,
+    ins: FitIns = MESSAGE,
+    client: int = 3,
+    shapes: CutShapes = SHAPES,
+    **plan: Any,
+) -> Exchange:
     sent = ExchangePlan.from_config(ins.config)
     assert sent is not None
     members = Asked(plans={3: replace(sent, **plan)})
-    checker = ExchangeChecker(members, SHAPES, WEIGHTS)
+    checker = ExchangeChecker(members, shapes, WEIGHTS)
     return checker.decode(Answer(Member(SplitNode(client), client), result))
 
 
@@ -123,6 +133,56 @@ def test_batches_of_another_size_at_the_limit() -> None:
     exchange = decode(uploaded((1024, 1, 1), count=1026)(HONEST))
     assert [len(batch.labels) for batch in exchange.batches] == [1024, 1, 1]
     np.testing.assert_array_equal(exchange.batches[1].activations, np.ones((1, CUT)))
+
+
+def holding(samples: int) -> CutShapes:
+    """Bound an upload to so many samples of five numbers."""
+    return replace(SHAPES, max_upload_mb=samples * 20 / 10**6)
+
+
+def test_an_upload_may_take_as_many_megabytes_as_the_option_says() -> None:
+    assert len(decode(HONEST, shapes=holding(12)).batches) == 3
+    error = refusal(HONEST, shapes=holding(11))
+    assert (error.sender, error.field) == ("client 3", "num_examples")
+    assert error.reason == (
+        "activations of 12 samples take 0.00024 MB in float32; max_upload_mb is 0.00022, enough "
+        "for 11 samples"
+    )
+
+
+def test_an_endless_epoch_is_refused_before_anything_is_decoded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(adasplit_replies, "decode_activations", pytest.fail)
+    endless = metrics(iterations=10**6)(examples(10**9)(HONEST))
+    error = refusal(endless)
+    assert error.field == "num_examples"
+    assert "take 20000 MB in float32; max_upload_mb is 1024, enough for 51200000" in error.reason
+
+
+def test_an_upload_of_more_samples_than_it_speaks_of_is_bounded_too() -> None:
+    error = refusal(uploaded(count=11)(HONEST), shapes=holding(11))
+    assert (error.layer, error.field) == ("batch-sizes", "data")
+    assert error.reason == "the batches have 12 samples together, at most 11 expected"
+
+
+def test_who_uploads_nothing_may_train_on_any_number_of_samples() -> None:
+    quiet = metrics(activation_arrays=0)(tensors(lambda _: [])(HONEST))
+    assert decode(quiet, shapes=holding(1), upload=False).answer.result.num_examples == 12
+
+
+@given(
+    shape=st.lists(st.integers(1, 600), max_size=3).map(tuple), samples=st.integers(1, 2 * 10**6)
+)
+def test_megabytes_are_turned_into_samples_exactly(shape: tuple[int, ...], samples: int) -> None:
+    exact = dense_bytes(samples, shape)
+    fitting, short = (CutShapes(shape, 3, 9, mb / 10**6) for mb in (exact, exact - 1))
+    assert (fitting.max_samples, short.max_samples) == (samples, samples - 1)
+
+
+def test_an_activation_without_numbers_counts_as_one() -> None:
+    assert dense_bytes(3, (2, 0, 5)) == dense_bytes(3, ()) == 12
+    assert CutShapes((0,), 3, 9, 0.00002).max_samples == 5
 
 
 def test_good_replies_are_split_from_bad_ones_in_order() -> None:

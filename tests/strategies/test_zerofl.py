@@ -1,4 +1,4 @@
-"""The strategy as Flower's server sees it: rounds, failures, frozen masks, and plain FedAvg."""
+"""The strategy as Flower's server sees it: its first model, what goes out, and good rounds."""
 
 from __future__ import annotations
 

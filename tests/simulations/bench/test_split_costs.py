@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 import tomli_w
-import typer
 from typer.testing import CliRunner
 
 from adasplit_flwr.costs import sample_costs
 from adasplit_flwr.split import split_sequential
 from simulations.bench import split_costs
 from simulations.bench.split_costs import RunCosts, run_costs
+from simulations.commands import command
 from simulations.networks import lenet
 from simulations.settings import RunSettings
 from tests.simulations.small_runs import small
@@ -79,9 +79,7 @@ def test_mixed_noniid_costs_what_our_reference_says() -> None:
 
 def test_the_command_prints_them(tmp_path: Path) -> None:
     (tmp_path / "run.toml").write_text(tomli_w.dumps(RUN))
-    app = typer.Typer()
-    app.command()(split_costs.main)
-    result = CliRunner().invoke(app, [str(tmp_path / "run.toml")])
+    result = CliRunner().invoke(command(split_costs.main), [str(tmp_path / "run.toml")])
     assert result.exit_code == 0
     assert "clients: 1,800 samples" in result.output
     assert "server:  450 samples" in result.output

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from adasplit_flwr.client_resume import find_state, resume
 from adasplit_flwr.client_state import ClientState, StateFolder
 from adasplit_flwr.exchange import Progress
 from adasplit_flwr.local_trainer import LocalTrainer
 from adasplit_flwr.plans import TestPlan
-from adasplit_flwr.resume import find_state, resume
 from tests.adasplit_flwr.small_clients import (
     PLAN,
     data_of,
