@@ -1,4 +1,4 @@
-"""The command line: ``lean-flwr run zerofl --clients ...``."""
+"""The command line: ``lean-flwr run zerofl --clients ...``, ``lean-flwr export runs/first``."""
 
 from __future__ import annotations
 
@@ -47,11 +47,6 @@ _PANELS = {
 _OPTIONS_ONLY = ("out", "resume", "overwrite")
 # Shorter names for what is typed most.
 _ALIASES = {"num-clients": "clients"}
-
-
-@app.callback()
-def _main() -> None:
-    """Keep ``run`` a subcommand even while it is the only one."""
 
 
 def _run(
@@ -181,6 +176,35 @@ def _help_of(group: str, setting: Field[Any]) -> str:
 
 
 app.command(name="run")(_with_setting_options(_run))
+
+
+@app.command(name="export")
+def _export(
+    run: Annotated[
+        Path, typer.Argument(help="Folder of a run that has a checkpoint or has ended.")
+    ],
+    out: Annotated[
+        Path,
+        typer.Option(help="File to write: .pt for torch.load(..., weights_only=True), or .npz."),
+    ],
+    client: Annotated[
+        int | None,
+        typer.Option(help="Whose network, with AdaSplit; ZeroFL has one for all.", metavar="N"),
+    ] = None,
+) -> None:
+    """Write a run's trained network to a file, for use in plain torch.
+
+    The file holds a state_dict of the run's model, not cut and without a head.
+    """
+    from simulations.export import export
+
+    out = out.absolute()
+    exported = export(run, client, out)
+    console = Console()
+    for note in exported.notes:
+        console.print(f"note: {note}", soft_wrap=True, markup=False, highlight=False)
+    text = f"network after round {exported.server_round}: {out}"
+    console.print(text, soft_wrap=True, markup=False, highlight=False)
 
 
 def main() -> None:

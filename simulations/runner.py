@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-import torch
 from flwr.client import ClientApp
 from flwr.server import ServerApp
 from flwr.simulation import run_simulation
@@ -20,6 +19,7 @@ from simulations.preflight import check
 from simulations.ray_cluster import ray_cluster
 from simulations.recorder import LOG, Recorder
 from simulations.settings import RunSettings
+from zerofl_flwr.threads import threads_restored
 
 
 def run(
@@ -53,7 +53,7 @@ def run(
         If a setting cannot work, the folder holds a run already, or a round fails.
     """
     settings = settings.resolved()
-    with _own_threads():
+    with threads_restored():
         check(settings)
         with closing(Recorder.create(folder, settings, overwrite=overwrite)) as recorder:
             return _run(recorder, watch)
@@ -77,7 +77,7 @@ def resume(folder: Path) -> Path:
     LeanFlwrError
         If the folder holds no run, none that can be continued, or a round fails.
     """
-    with closing(Recorder.resume(folder)) as recorder, _own_threads():
+    with closing(Recorder.resume(folder)) as recorder, threads_restored():
         check(recorder.settings)
         return _run(recorder)
 
@@ -110,16 +110,6 @@ def _run_on_ray(server_app: ServerApp, client_app: ClientApp, settings: RunSetti
                 }
             },
         )
-
-
-@contextmanager
-def _own_threads() -> Iterator[None]:
-    """Give torch back its number of threads: tests and clients of this process change it."""
-    before = torch.get_num_threads()
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 @contextmanager

@@ -67,7 +67,8 @@ class SimulationSettings:
         address, where this machine has no such device, on the CPU. That of adasplit trains and
         tests on the CPU always.
     checkpoint_every : int
-        Rounds between two checkpoints; the last round is always saved. 0 keeps none.
+        Rounds between two checkpoints; the last round is always saved. 0 keeps none, and for
+        adasplit none of the clients' own parts either, unless state-dir is given.
     slow : str, optional
         Clients that train slower than they could, as PARTITION:FACTOR with commas between, such as
         0:2,3:10; for studies of stragglers.

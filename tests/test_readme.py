@@ -18,6 +18,7 @@ from flwr.client import Client, NumPyClient
 from torch import nn
 
 from simulations.in_process import run_in_process
+from simulations.networks import digits_cnn
 from strategies import AdaSplitRoundReport, RoundReport
 from zerofl_flwr import recommended_settings
 
@@ -97,7 +98,7 @@ def test_command_lines_run_as_written(tmp_path: Path) -> None:
         for line in block.splitlines()
         if line.startswith("lean-flwr ")
     ]
-    assert len(commands) == 3
+    assert len(commands) == 4
     for command in commands:
         arguments = shlex.split(command)[1:]
         done = subprocess.run(
@@ -109,6 +110,10 @@ def test_command_lines_run_as_written(tmp_path: Path) -> None:
         )
         assert done.returncode == 0, done.stdout + done.stderr
         out = tmp_path / arguments[arguments.index("--out") + 1]
+        if arguments[0] == "export":
+            loaded = digits_cnn().load_state_dict(torch.load(out, weights_only=True))
+            assert loaded.missing_keys == loaded.unexpected_keys == []
+            continue
         assert (out / "model.npz").exists()
         assert (out / "plots" / "accuracy_by_round.png").exists()
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -39,3 +41,13 @@ def limit_threads(count: int) -> None:
     numba = sys.modules.get("numba")
     if numba is not None:
         numba.set_num_threads(min(count, numba.config.NUMBA_NUM_THREADS))
+
+
+@contextmanager
+def threads_restored() -> Iterator[None]:
+    """Give torch back its number of threads afterwards: clients of this process change it."""
+    before = torch.get_num_threads()
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

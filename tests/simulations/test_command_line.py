@@ -59,8 +59,10 @@ def test_the_help_lists_the_commands() -> None:
     result = invoke("--help")
     assert result.exit_code == 0
     assert "Run a simulation, or continue one with --resume." in result.output
+    assert "Write a run's trained network to a file, for use in plain torch." in result.output
     assert invoke().exit_code == 2
     assert "run" in invoke().output
+    assert "export" in invoke().output
 
 
 def test_the_help_of_run_describes_every_setting_with_its_default() -> None:

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from zerofl_flwr.errors import SettingsError
-from zerofl_flwr.threads import available_cpus, limit_threads
+from zerofl_flwr.threads import available_cpus, limit_threads, threads_restored
 
 
 @pytest.fixture(autouse=True)
@@ -69,3 +69,11 @@ def test_cpus_are_those_that_the_process_may_use(monkeypatch: pytest.MonkeyPatch
     assert available_cpus() == 7
     monkeypatch.setattr(os, "cpu_count", lambda: None)
     assert available_cpus() == 1
+
+
+def test_threads_come_back_after_an_error_too() -> None:
+    limit_threads(2)
+    with pytest.raises(ZeroDivisionError), threads_restored():
+        limit_threads(1)
+        _ = 1 / 0
+    assert torch.get_num_threads() == 2
