@@ -72,8 +72,12 @@ def test_cpus_are_those_that_the_process_may_use(monkeypatch: pytest.MonkeyPatch
 
 
 def test_threads_come_back_after_an_error_too() -> None:
+    def fail() -> None:
+        with threads_restored():
+            limit_threads(1)
+            raise ZeroDivisionError
+
     limit_threads(2)
-    with pytest.raises(ZeroDivisionError), threads_restored():
-        limit_threads(1)
-        _ = 1 / 0
+    with pytest.raises(ZeroDivisionError):
+        fail()
     assert torch.get_num_threads() == 2
