@@ -1,4 +1,4 @@
-"""The command line: ``lean-flwr run zerofl --clients ...``, ``lean-flwr export runs/first``."""
+"""The command line: ``lean-flwr run zerofl --clients ...``, ``lean-flwr report runs/first``."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from simulations.comparison.commands import compare, report, sweep
 from simulations.setting_groups import (
     PAPER,
     UNSET,
@@ -43,6 +44,7 @@ _PANELS = {
     "zerofl": "ZeroFL",
     "split": "AdaSplit: the cut",
     "adasplit": "AdaSplit",
+    "baseline": "Baselines",
 }
 _OPTIONS_ONLY = ("out", "resume", "overwrite")
 # Shorter names for what is typed most.
@@ -59,8 +61,8 @@ def _run(
 ) -> None:
     """Run a simulation, or continue one with --resume.
 
-    ALGORITHM is zerofl or adasplit. Settings come from the defaults, then from --config, then from
-    the options given here.
+    ALGORITHM is zerofl, adasplit or baseline. Settings come from the defaults, then from --config,
+    then from the options given here.
     """
     from simulations.runner import resume as resume_run  # Flower and pandas take a while to import
     from simulations.runner import run
@@ -176,6 +178,9 @@ def _help_of(group: str, setting: Field[Any]) -> str:
 
 
 app.command(name="run")(_with_setting_options(_run))
+app.command(name="compare")(compare)
+app.command(name="sweep")(sweep)
+app.command(name="report")(report)
 
 
 @app.command(name="export")
@@ -189,7 +194,9 @@ def _export(
     ],
     client: Annotated[
         int | None,
-        typer.Option(help="Whose network, with AdaSplit; ZeroFL has one for all.", metavar="N"),
+        typer.Option(
+            help="Whose network, with adasplit and alone; else there is one for all.", metavar="N"
+        ),
     ] = None,
 ) -> None:
     """Write a run's trained network to a file, for use in plain torch.

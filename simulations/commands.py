@@ -1,4 +1,4 @@
-"""Commands beside lean-flwr, such as those of studies and benchmarks."""
+"""Commands beside lean-flwr: those of benchmarks."""
 
 from __future__ import annotations
 

@@ -7,8 +7,8 @@ import pandas as pd
 from flwr.common import Code, FitRes, Status, ndarrays_to_parameters
 
 from simulations.commands import command
+from simulations.markdown import to_markdown
 from simulations.models import resnet18
-from simulations.summary import to_markdown
 from strategies.metering import message_bytes
 from zerofl_flwr import masked_weight_names, sparsify
 from zerofl_flwr.model_arrays import Array, array_names, get_arrays

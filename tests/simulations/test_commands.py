@@ -1,4 +1,4 @@
-"""Commands of studies and benchmarks: how they end."""
+"""Commands of benchmarks: how they end."""
 
 from __future__ import annotations
 
@@ -81,9 +81,8 @@ def test_every_benchmark_tells_what_it_does(
             "unknown setting 'sparstiy'; did you mean 'sparsity'",
         ),
         (BENCH / "overhead.py", ["--rounds", "0"], "rounds is 0"),
-        (BENCH.parent / "study.py", ["wrong.toml"], "wrong.toml: unknown key"),
     ],
-    ids=["memory", "overhead", "study"],
+    ids=["memory", "overhead"],
 )
 def test_a_wrong_setting_is_told_without_a_traceback(
     script: Path,

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from simulations import study
-from simulations.study_grid import read_grid, slug
+import simulations
+from simulations.comparison.grid import read_grid, slug
 from tests.simulations.grids import METHODS, write_grid
 from tests.simulations.small_runs import small
 from zerofl_flwr.errors import SettingsError
@@ -29,7 +29,10 @@ def test_a_methods_name_becomes_a_folder(name: str, folder: str) -> None:
 
 
 def test_a_grid_is_one_run_per_method_and_seed_first_seeds_first(tmp_path: Path) -> None:
-    runs = read_grid(write_grid(tmp_path), tmp_path / "out")
+    grid = read_grid(write_grid(tmp_path), tmp_path / "out")
+    assert grid.methods == ["Dense, FedAvg", "r = .2 [ours]"]
+    assert (grid.figures, grid.pictures, grid.last_rounds) == ({}, [], 1)
+    runs = grid.runs
     assert [(run.method, run.seed) for run in runs] == [
         ("Dense, FedAvg", 3),
         ("r = .2 [ours]", 3),
@@ -153,18 +156,26 @@ def test_pictures_of_an_unknown_method_are_refused_before_anything_runs(tmp_path
 def test_the_grids_that_come_with_the_package_can_be_read_anywhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    conf = Path(study.__file__).parent / "conf"
+    conf = Path(simulations.__file__).parent / "conf"
     grids = sorted(conf.glob("*-grid.toml"))
     assert grids
     monkeypatch.chdir(tmp_path)
     for grid in grids:
-        runs = read_grid(grid, Path("out"))
+        runs = read_grid(grid, Path("out")).runs
         assert len(runs) > 1
         [dataset] = {run.settings.data.dataset for run in runs}
         if grid.name.startswith("zerofl"):  # comes from the hub
             assert dataset == "zalando-datasets/fashion_mnist"
         else:  # five folders, which --dataset names
             assert len(dataset.split(",")) == 5
+
+
+def test_the_sweep_that_comes_with_the_package_can_be_read(tmp_path: Path) -> None:
+    path = Path(simulations.__file__).parent / "conf" / "adasplit-digits-sweep.toml"
+    grid = read_grid(path, tmp_path)
+    assert len(grid.methods) == 6
+    assert len(grid.runs) == 18
+    assert grid.methods[1] == "kappa 0.3, eta 0.6"
 
 
 def test_another_data_set_counts_for_all_runs_but_those_with_their_own(
@@ -176,10 +187,59 @@ def test_another_data_set_counts_for_all_runs_but_those_with_their_own(
     monkeypatch.chdir(tmp_path)
 
     def datasets(given: str | None) -> set[str]:
-        return {run.settings.data.dataset for run in read_grid(grid, tmp_path / "out", given)}
+        return {run.settings.data.dataset for run in read_grid(grid, tmp_path / "out", given).runs}
 
     assert datasets(None) == {"digits", "uoft-cs/cifar10"}
     assert datasets("./clothes") == {str(tmp_path / "clothes"), "uoft-cs/cifar10"}
     assert datasets("ylecun/mnist") == {"ylecun/mnist", "uoft-cs/cifar10"}
     with pytest.raises(SettingsError, match=r"the dataset folder \./nowhere does not exist"):
         datasets("./nowhere")
+
+
+def test_a_sweep_is_a_grid_of_all_combinations_and_seeds(tmp_path: Path) -> None:
+    sweep = {
+        "base": "base.toml",
+        "seeds": [3, 4],
+        "settings": {"momentum": 0.9},
+        "sweep": {"sparsity": [0.5, 0.9], "mask-ratio": [0.0, 0.1]},
+        "last-rounds": 2,
+        "pictures": ["sparsity 0.5, mask-ratio 0.1"],
+    }
+    grid = read_grid(write_grid(tmp_path, sweep), tmp_path)
+    assert grid.is_sweep
+    assert grid.last_rounds == 2
+    assert grid.methods == [
+        "sparsity 0.5, mask-ratio 0.0",
+        "sparsity 0.5, mask-ratio 0.1",
+        "sparsity 0.9, mask-ratio 0.0",
+        "sparsity 0.9, mask-ratio 0.1",
+    ]
+    assert [(run.method, run.seed) for run in grid.runs] == [
+        (method, seed) for seed in (3, 4) for method in grid.methods
+    ]
+    second = grid.runs[1]
+    assert second.folder == tmp_path / "sparsity-0.5-mask-ratio-0.1" / "seed-3"
+    assert second.settings.training.momentum == 0.9
+    assert (second.settings.zerofl.sparsity, second.settings.zerofl.mask_ratio) == (0.5, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"method": METHODS}, "has [[method]] entries and a [sweep]; give one of the two"),
+        ({"seeds": 3}, "seeds is 3; expected a list"),
+        ({"sweep": [1]}, "sweep is [1]; expected a dict"),
+        ({"sweep": {"sparsity": []}}, "sweep sparsity is []"),
+        ({"sweep": {"sparstiy": [0.5]}}, "unknown setting 'sparstiy'; did you mean 'sparsity'"),
+        ({"sweep": {"sparsity": [0.5, 1.5]}}, "method 'sparsity 1.5', seed 3: sparsity must lie"),
+        ({"sweep": {"kappa": [0.5]}}, "kappa has no effect with the algorithm zerofl"),
+        ({"name": "x"}, "unknown key 'name'"),
+    ],
+)
+def test_a_sweep_that_cannot_work_is_refused(
+    tmp_path: Path, change: dict[str, Any], message: str
+) -> None:
+    good = {"base": "base.toml", "seeds": [3], "sweep": {"sparsity": [0.5]}}
+    with pytest.raises(SettingsError) as caught:
+        read_grid(write_grid(tmp_path, good | change), tmp_path / "out")
+    assert message in str(caught.value)

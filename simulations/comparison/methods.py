@@ -1,0 +1,198 @@
+"""What a report compares: methods with their settings and finished runs, of a grid or as found."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from simulations.comparison.grid import Grid
+from simulations.comparison.sweep import SEED, settings_text
+from simulations.settings import RunSettings, Scalar, read_config
+from zerofl_flwr.errors import DataError, SettingsError
+
+_ALGORITHM = "algorithm"
+_CONFIG, _MODEL = "config.toml", "model.npz"
+
+
+@dataclass(frozen=True)
+class MethodRun:
+    """A finished run of a method."""
+
+    seed: int
+    folder: Path
+
+
+@dataclass(frozen=True)
+class Method:
+    """A method that is compared.
+
+    Attributes
+    ----------
+    name : str
+        Its name, no other's.
+    settings : Mapping[str, Scalar]
+        Those of all its runs, by kebab-case key, without the seed.
+    runs : tuple of MethodRun
+        At least one, each of another seed.
+    """
+
+    name: str
+    settings: Mapping[str, Scalar]
+    runs: tuple[MethodRun, ...]
+
+    @property
+    def folders(self) -> list[Path]:
+        """The folders of its runs."""
+        return [run.folder for run in self.runs]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Methods, and how they are to be reported.
+
+    Attributes
+    ----------
+    methods : list of Method
+        With at least one finished run each.
+    figures : dict[str, list[str]]
+        Per figure the methods that it draws; a method without a finished run may be among them.
+    pictures : list of str
+        Methods whose first run is drawn, likewise.
+    last_rounds : int
+        Over how many rounds at the end accuracy is averaged.
+    notes : list of str
+        What a reader should know of runs that are left out.
+    """
+
+    methods: list[Method]
+    figures: dict[str, list[str]] = field(default_factory=dict)
+    pictures: list[str] = field(default_factory=list)
+    last_rounds: int = 1
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def folders(self) -> dict[str, list[Path]]:
+        """The methods' run folders, by name."""
+        return {method.name: method.folders for method in self.methods}
+
+
+def finished_methods(grid: Grid) -> Comparison:
+    """Compare the finished runs of a grid, in its order of methods.
+
+    Raises
+    ------
+    SettingsError
+        If a folder holds a run of other settings.
+    """
+    done = [run for run in grid.runs if run.is_finished()]
+    methods = []
+    for name in grid.methods:
+        runs = [run for run in done if run.method == name]
+        if runs:
+            settings = _without_seed(runs[0].settings)
+            found = tuple(MethodRun(run.seed, run.folder) for run in runs)
+            methods.append(Method(name, settings, found))
+    missing = len(grid.runs) - len(done)
+    notes = [f"{missing} of {len(grid.runs)} runs are not finished"] if missing else []
+    return Comparison(methods, grid.figures, grid.pictures, grid.last_rounds, notes)
+
+
+def found_methods(folders: Sequence[Path], last_rounds: int = 1) -> Comparison:
+    """Compare all finished runs in some folders.
+
+    Runs that differ in their seed alone are one method. It is named by its algorithm, where there
+    are several, and by those of its settings that not most methods of this algorithm share.
+
+    Parameters
+    ----------
+    folders : sequence of Path
+        Folders of runs, or folders that hold such folders, however deep.
+    last_rounds : int, optional
+        Over how many rounds at the end accuracy is averaged.
+
+    Raises
+    ------
+    DataError
+        If a folder is not there or holds no run.
+    SettingsError
+        If a run's settings cannot be read, or `last_rounds` is below 1.
+    """
+    if last_rounds < 1:
+        raise SettingsError(f"last-rounds is {last_rounds}; it must be at least 1")
+    groups: dict[tuple[tuple[str, Scalar], ...], dict[int, Path]] = {}
+    notes = []
+    for folder in _run_folders(folders):
+        settings = _settings_in(folder)
+        if not (folder / _MODEL).exists():
+            notes.append(f"{os.path.relpath(folder)} is not finished")
+            continue
+        runs = groups.setdefault(tuple(_without_seed(settings).items()), {})
+        if (same := runs.setdefault(settings.seed, folder)) is not folder:
+            shown, other = os.path.relpath(folder), os.path.relpath(same)
+            notes.append(f"{shown} is left out: the same settings and seed as {other}")
+    chosen = [dict(items) for items in groups]
+    methods = [
+        Method(name, settings, tuple(MethodRun(seed, runs[seed]) for seed in sorted(runs)))
+        for name, settings, runs in zip(_names(chosen), chosen, groups.values(), strict=True)
+    ]
+    return Comparison(methods, last_rounds=last_rounds, notes=notes)
+
+
+def _run_folders(folders: Sequence[Path]) -> Iterator[Path]:
+    """Yield each run's folder once, sorted within each of `folders`."""
+    seen: set[Path] = set()
+    for folder in folders:
+        if not folder.is_dir():
+            raise DataError(f"{folder}: there is no such folder")
+        runs = sorted(_runs_below(folder))
+        if not runs:
+            raise DataError(f"{folder} holds no run: there is no {_CONFIG} in it, nor below")
+        for run in runs:
+            if run not in seen:
+                seen.add(run)
+                yield run
+
+
+def _runs_below(folder: Path) -> Iterator[Path]:
+    for place, below, files in os.walk(folder.resolve()):
+        if _CONFIG in files:
+            below.clear()  # a run's folder holds no other runs
+            yield Path(place)
+
+
+def _settings_in(folder: Path) -> RunSettings:
+    config = folder / _CONFIG
+    try:
+        return RunSettings.from_mapping(read_config(config))
+    except SettingsError as error:
+        raise SettingsError(f"{config}: {error}") from error
+
+
+def _without_seed(settings: RunSettings) -> dict[str, Scalar]:
+    return {key: value for key, value in settings.to_mapping().items() if key != SEED}
+
+
+def _names(methods: Sequence[Mapping[str, Scalar]]) -> list[str]:
+    several = len({settings[_ALGORITHM] for settings in methods}) > 1
+    names = []
+    for settings in methods:
+        algorithm = str(settings[_ALGORITHM])
+        alike = [other for other in methods if other[_ALGORITHM] == algorithm]
+        own = settings_text(own_settings(settings, alike))
+        parts = [algorithm] if several or not own else []
+        names.append(", ".join([*parts, *([own] if own else [])]))
+    return names
+
+
+def own_settings(
+    settings: Mapping[str, Scalar], methods: Sequence[Mapping[str, Scalar]]
+) -> dict[str, Scalar | None]:
+    """Return those of a method's settings that not most of `methods` share; None for unset."""
+    keys = dict.fromkeys(key for method in methods for key in method)
+    counts = {key: Counter(method.get(key) for method in methods) for key in keys}
+    return {
+        key: settings.get(key) for key in keys if 2 * counts[key][settings.get(key)] <= len(methods)
+    }

@@ -1,0 +1,197 @@
+"""Writes a report: tables as CSV and Markdown, pictures, and a page that holds them all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from simulations.c3 import Budgets
+from simulations.comparison import figures
+from simulations.comparison.accuracy import client_table
+from simulations.comparison.costs import knows_compute
+from simulations.comparison.curves import AXES, By, compare_accuracy
+from simulations.comparison.grid import slug
+from simulations.comparison.methods import Comparison
+from simulations.comparison.page import Picture, Section, write_page
+from simulations.comparison.summary import summary_table
+from simulations.markdown import to_markdown
+from simulations.report import PICTURES
+from zerofl_flwr.errors import DataError
+
+_ALL = "accuracy"
+"""Name of the figure of all methods, which is drawn when a grid asks for none."""
+
+_RUN_PICTURES = {
+    "mask_overlap": "how much of the last round's mask is there again",
+    "overlap_matrix": "overlap of the masks of any two rounds",
+    "zero_positions": "which weights are zero, by round; white is kept",
+    "client_accuracy": "accuracy of each client by round",
+    "picks": "who uploaded, and when",
+    "ucb_terms": "the two terms of the orchestrator's score",
+    "client_masks": "overlap of the clients' masks",
+}
+_KEPT_COLUMNS = (
+    *("round", "phase", "accuracy", "trained_accuracy", "loss", "train_loss", "server_loss"),
+    *("picked", "sparsity", "uplink_bytes", "downlink_bytes"),
+    *("uplink_bytes_counted", "downlink_bytes_counted"),
+    *("client_forward_ops", "client_ops", "server_forward_ops", "server_ops"),
+    *("train_seconds", "round_seconds", "nonzero_ratio", "mask_overlap", "mask_density"),
+    "failures",
+)
+"""Those that a method's rounds have."""
+
+
+@dataclass
+class _Files:
+    """Writes files into the report's folder, and remembers them."""
+
+    out: Path
+    written: list[Path]
+
+    def table(self, name: str, table: pd.DataFrame) -> None:
+        table.to_csv(self._path(name), index=False, float_format="%.6g")
+
+    def text(self, name: str, text: str) -> None:
+        self._path(name).write_text(text, encoding="utf-8")
+
+    def picture(self, name: str, figure: Figure | None, caption: str) -> list[Picture]:
+        """Return the one picture, or none if there is nothing to draw."""
+        if figure is None:
+            return []
+        path = self._path(name)
+        figure.savefig(path)
+        return [Picture(path, caption)]
+
+    def _path(self, name: str) -> Path:
+        self.written.append(self.out / name)
+        return self.out / name
+
+
+def write_report(
+    comparison: Comparison, out: Path, budgets: Budgets | None = None, title: str = "Comparison"
+) -> list[Path]:
+    """Write the report of finished runs.
+
+    Parameters
+    ----------
+    comparison : Comparison
+        The methods. Each of its figures, or one of all methods when it has none, is drawn by round,
+        by megabytes, by multiply-adds where they are known, and by seconds, as far as its methods
+        have finished runs. Of each method among its pictures, the first run is drawn.
+    out : Path
+        The report's folder; made if needed.
+    budgets : Budgets, optional
+        Of the C3-Score; default: the largest among the methods.
+    title : str, optional
+        Heading of the page.
+
+    Returns
+    -------
+    list of Path
+        What was written: ``summary.csv``, ``summary.md``, ``rounds.csv``, ``clients.csv`` where
+        clients test for themselves, pictures, and ``index.html``, which needs no other file.
+
+    Raises
+    ------
+    LeanFlwrError
+        If there is no method, a table is missing or broken, or a budget cannot be.
+    """
+    if not comparison.methods:
+        raise DataError("no run is finished, so that there is nothing to report")
+    budgets = budgets or Budgets()
+    folders = comparison.folders
+    summary = summary_table(folders, comparison.last_rounds, budgets)
+    clients = client_table(folders, comparison.last_rounds)
+    out.mkdir(parents=True, exist_ok=True)
+    files = _Files(out, [])
+    files.table("summary.csv", summary)
+    known = summary.dropna(axis="columns", how="all")
+    files.text("summary.md", to_markdown(known) + "\n")
+    files.table("rounds.csv", all_rounds(comparison))
+    if not clients.empty:
+        files.table("clients.csv", clients)
+    sections = [
+        Section("Accuracy", _curves(comparison, files)),
+        Section("What it cost", _costs(summary, files)),
+        Section("Client by client", _clients(clients, files)),
+        Section("Single runs", _single_runs(comparison, files)),
+    ]
+    files.text("index.html", write_page(title, comparison, known, clients, budgets, sections))
+    return files.written
+
+
+def all_rounds(comparison: Comparison) -> pd.DataFrame:
+    """Put the rounds of all runs into one long table with columns method and seed."""
+    tables = []
+    for method in comparison.methods:
+        for run in method.runs:
+            table = pd.read_csv(run.folder / "rounds.csv")
+            table = table[[column for column in _KEPT_COLUMNS if column in table]]
+            table.insert(0, "seed", run.seed)
+            table.insert(0, "method", method.name)
+            tables.append(table)
+    return pd.concat(tables, ignore_index=True)
+
+
+def _curves(comparison: Comparison, files: _Files) -> list[Picture]:
+    pictures, runs = [], comparison.folders
+    asked = comparison.figures or {_ALL: list(runs)}
+    for name, methods in asked.items():
+        chosen = {method: runs[method] for method in methods if method in runs}
+        for by in AXES:
+            drawn = {
+                method: folders
+                for method, folders in chosen.items()
+                if by != "multiply-adds" or all(knows_compute(folder) for folder in folders)
+            }
+            if drawn:
+                figure = compare_accuracy(drawn, by)
+                pictures += files.picture(f"{name}-by-{by}.png", figure, _caption(name, by))
+    return pictures
+
+
+def _caption(name: str, by: By) -> str:
+    what = "" if name == _ALL else f"{name}: "
+    return (
+        f"{what}Test accuracy by {by}. A line is the mean over seeds, its band goes from the "
+        "lowest seed to the highest."
+    )
+
+
+def _costs(summary: pd.DataFrame, files: _Files) -> list[Picture]:
+    bars = files.picture(
+        "c3.png",
+        figures.c3_bars(summary),
+        "C3-Score by method, from measured bytes and the clients' multiply-adds.",
+    )
+    traffic = files.picture(
+        "trade-off.png",
+        figures.trade_off(summary),
+        "Accuracy against the traffic of a whole run, a point a method; bars are the standard "
+        "deviation over seeds. No other method is as accurate with less traffic as one on the "
+        "grey line.",
+    )
+    return bars + traffic
+
+
+def _clients(clients: pd.DataFrame, files: _Files) -> list[Picture]:
+    caption = "Accuracy of each client at the end, on its own test samples."
+    return files.picture("client-accuracy.png", figures.client_accuracy(clients), caption)
+
+
+def _single_runs(comparison: Comparison, files: _Files) -> list[Picture]:
+    pictures, runs = [], {method.name: method.runs for method in comparison.methods}
+    for method in comparison.pictures:
+        if method not in runs:
+            continue
+        first = runs[method][0]
+        for name, caption in _RUN_PICTURES.items():
+            pictures += files.picture(
+                f"{slug(method)}-{name.replace('_', '-')}.png",
+                PICTURES[name](first.folder),
+                f"{method}, seed {first.seed}: {caption}.",
+            )
+    return pictures

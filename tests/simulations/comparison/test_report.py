@@ -1,0 +1,179 @@
+"""The report of a comparison, over run folders written by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from simulations.c3 import Budgets
+from simulations.comparison.grid import Grid, GridRun, read_grid
+from simulations.comparison.methods import Comparison, finished_methods, found_methods
+from simulations.comparison.report import all_rounds, write_report
+from tests.simulations.adasplit_run_folders import write_adasplit_run, write_client_masks
+from tests.simulations.finished_runs import add_compute, add_tests, write_finished
+from tests.simulations.run_folders import drifting_masks, write_masks
+from zerofl_flwr.errors import DataError
+
+_GRID = """
+base = "base.toml"
+pictures = ["sparse"]
+last-rounds = 10
+
+[[method]]
+name = "dense"
+seeds = [1, 2]
+settings = { sparsity = 0.0, mask-ratio = 0.0 }
+
+[[method]]
+name = "sparse"
+seeds = [1]
+
+[[figure]]
+name = "both"
+methods = ["dense", "sparse"]
+
+[[figure]]
+name = "not yet"
+methods = ["sparse"]
+"""
+_COMMON = {"summary.csv", "summary.md", "rounds.csv", "trade-off.png", "index.html"}
+
+
+@pytest.fixture
+def grid(tmp_path: Path) -> Grid:
+    """Both seeds of the first method are finished."""
+    (tmp_path / "base.toml").write_text("rounds = 2\n")
+    (tmp_path / "grid.toml").write_text(_GRID)
+    grid = read_grid(tmp_path / "grid.toml", tmp_path / "runs")
+    write_finished(
+        run_of(grid, "dense", 1).folder, run_of(grid, "dense", 1).settings, [0.1, 0.5, 0.7]
+    )
+    write_finished(
+        run_of(grid, "dense", 2).folder, run_of(grid, "dense", 2).settings, [0.1, 0.6, 0.8]
+    )
+    return grid
+
+
+def run_of(grid: Grid, method: str, seed: int) -> GridRun:
+    [run] = [run for run in grid.runs if (run.method, run.seed) == (method, seed)]
+    return run
+
+
+def names(written: list[Path]) -> set[str]:
+    assert all(path.stat().st_size > 0 for path in written)
+    return {path.name for path in written}
+
+
+def test_a_report_holds_tables_a_page_and_the_figures_of_the_grid(
+    grid: Grid, tmp_path: Path
+) -> None:
+    out = tmp_path / "report"
+    written = write_report(finished_methods(grid), out)
+    curves = {f"both-by-{axis}.png" for axis in ("round", "megabytes", "seconds")}
+    assert names(written) == _COMMON | curves
+    assert names(list(out.iterdir())) == names(written)
+    summary = pd.read_csv(out / "summary.csv").iloc[0]
+    assert summary["method"] == "dense"
+    assert summary["seeds"] == 2
+    # Both rounds are among the last ten: (50 + 70) / 2 and (60 + 80) / 2.
+    assert summary["accuracy"] == pytest.approx(65.0)
+    assert np.isnan(summary["C3"])
+    text = (out / "summary.md").read_text()
+    assert "| dense" in text
+    assert "C3" not in text  # nothing is known of it
+    rounds = pd.read_csv(out / "rounds.csv")
+    assert rounds["seed"].tolist() == [1, 1, 1, 2, 2, 2]
+    assert rounds["accuracy"].tolist() == [0.1, 0.5, 0.7, 0.1, 0.6, 0.8]
+
+
+def test_compute_and_clients_add_their_pictures_and_tables(grid: Grid, tmp_path: Path) -> None:
+    for seed in (1, 2):
+        add_compute(run_of(grid, "dense", seed).folder, client=3e12, server=0)
+        add_tests(run_of(grid, "dense", seed).folder, [[0.2, 0.4], [0.4, 0.6]])
+    comparison = finished_methods(grid)
+    out = tmp_path / "report"
+    budgets = Budgets(bandwidth=0.012, compute=12)
+    written = write_report(comparison, out, budgets)
+    more = {"both-by-multiply-adds.png", "c3.png", "clients.csv", "client-accuracy.png"}
+    assert more <= names(written)
+    clients = pd.read_csv(out / "clients.csv")
+    assert clients["accuracy"].tolist() == pytest.approx([30, 50])  # over two rounds
+    # Two rounds of 6 MB and 3 T: B is 1, C is 1/2.
+    summary = pd.read_csv(out / "summary.csv")
+    assert summary["C3"].tolist() == pytest.approx([0.65 * 0.8290291181], rel=1e-5)
+    assert "| 0.539 |" in (out / "summary.md").read_text()
+    rounds = pd.read_csv(out / "rounds.csv")
+    assert rounds["client_ops"].tolist() == [0, 3e12, 3e12] * 2
+
+
+def test_curves_by_multiply_adds_are_of_methods_that_counted_them(
+    grid: Grid, tmp_path: Path
+) -> None:
+    sparse = run_of(grid, "sparse", 1)
+    write_finished(sparse.folder, sparse.settings, [0.1, 0.2, 0.3])
+    add_compute(sparse.folder, client=3e12, server=0)
+    add_compute(run_of(grid, "dense", 1).folder, client=3e12, server=0)  # not so seed 2
+    written = names(write_report(finished_methods(grid), tmp_path / "report"))
+    assert {"not yet-by-multiply-adds.png", "both-by-multiply-adds.png", "c3.png"} <= written
+    # One score alone, as dense has a seed without a count.
+    summary = pd.read_csv(tmp_path / "report" / "summary.csv")
+    assert summary["C3"].isna().tolist() == [True, False]
+
+
+def test_without_a_grid_all_methods_are_drawn_in_one_figure(grid: Grid, tmp_path: Path) -> None:
+    written = write_report(found_methods([tmp_path / "runs"]), tmp_path / "report")
+    curves = {f"accuracy-by-{axis}.png" for axis in ("round", "megabytes", "seconds")}
+    assert names(written) == _COMMON | curves
+    summary = pd.read_csv(tmp_path / "report" / "summary.csv").iloc[0]
+    assert (summary["method"], summary["seeds"]) == ("zerofl", 2)
+    assert summary["accuracy"] == pytest.approx(75.0)  # of 70 and 80, the last tests
+    assert summary["previous"] == pytest.approx(55.0)
+
+
+def test_clients_and_picks_of_an_adasplit_run_are_drawn(grid: Grid, tmp_path: Path) -> None:
+    run = run_of(grid, "sparse", 1)
+    write_adasplit_run(run.folder)
+    overlap = np.array([[1.0, 0.3], [0.3, 1.0]])
+    write_client_masks(run.folder, [0, 1], [0.4, 0.6], overlap)
+    run.settings.save(run.folder / "config.toml")
+    (run.folder / "model.npz").write_bytes(b"a model")
+    written = names(write_report(finished_methods(grid), tmp_path / "report"))
+    pictures = ("client-accuracy", "picks", "ucb-terms", "client-masks")
+    assert {f"sparse-{name}.png" for name in pictures} | {"client-accuracy.png"} <= written
+
+
+def test_zero_positions_are_drawn_of_the_methods_that_the_grid_names(
+    grid: Grid, tmp_path: Path
+) -> None:
+    run = run_of(grid, "sparse", 1)
+    write_finished(run.folder, run.settings, [0.1, 0.4, 0.6])
+    kept = {"fc1.weight": drifting_masks(2, 40, 0.2, seed=1)}
+    write_masks(run.folder, [1, 2], kept)
+    layers = {"round": [1, 2], "layer": "fc1.weight", "mask_overlap": [None, 0.9]}
+    pd.DataFrame(layers | {"zero_overlap": [None, 0.95]}).to_csv(
+        run.folder / "layers.csv", index=False
+    )
+    written = names(write_report(finished_methods(grid), tmp_path / "report"))
+    expected = {f"sparse-{name}.png" for name in ("mask-overlap", "overlap-matrix")}
+    assert expected | {"sparse-zero-positions.png"} <= written
+    assert not any(name.startswith("dense-") for name in written)
+
+
+def test_rounds_of_methods_with_other_columns_share_a_table(grid: Grid) -> None:
+    run = run_of(grid, "sparse", 1)
+    write_adasplit_run(run.folder, rounds=2)
+    run.settings.save(run.folder / "config.toml")
+    (run.folder / "model.npz").write_bytes(b"a model")
+    rounds = all_rounds(finished_methods(grid))
+    assert rounds["method"].tolist() == ["dense"] * 6 + ["sparse"] * 2
+    assert rounds["phase"].tolist()[6:] == ["local", "global"]
+    assert rounds["phase"].isna().tolist() == [True] * 6 + [False] * 2
+
+
+def test_without_a_finished_run_there_is_no_report(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no run is finished"):
+        write_report(Comparison([]), tmp_path / "report")
+    assert not (tmp_path / "report").exists()

@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from simulations.c3 import Budgets
+from simulations.comparison.summary import SUMMARY_COLUMNS, summary_table
+from tests.simulations.finished_runs import add_columns, add_compute, add_tests
+from tests.simulations.run_folders import seed_run
+from zerofl_flwr.errors import DataError, SettingsError
+
+
+@pytest.fixture
+def two_seeds(tmp_path: Path) -> list[Path]:
+    return [
+        seed_run(tmp_path / "a", [0.9, 0.10, 0.20, 0.30, None, 0.50]),
+        seed_run(tmp_path / "b", [0.9, 0.20, 0.40, None, 0.80, 0.60]),
+    ]
+
+
+def test_summary_of_two_seeds(two_seeds: list[Path]) -> None:
+    table = summary_table({"r = .2": two_seeds}, last=2)
+    # Rounds 4 and 5: 50 for one seed, (80 + 60) / 2 = 70 for the other.
+    # Rounds 2 and 3: (20 + 30) / 2 = 25 and 40. Round 0 is the untrained model and never counts.
+    assert table.columns.tolist() == [
+        "method",
+        "seeds",
+        "rounds",
+        "accuracy",
+        "spread",
+        "previous",
+        "best",
+        "lowest client",
+        "C3",
+        "uplink MB per client and round",
+        "downlink MB per client and round",
+        "client seconds per round",
+        "uplink GB",
+        "downlink GB",
+        "client T multiply-adds",
+        "total T multiply-adds",
+        "counted GB",
+        "client T multiply-adds forward",
+        "total T multiply-adds forward",
+        "C3 as counted",
+    ]
+    [row] = table.dropna(axis="columns").to_numpy().tolist()
+    assert row[:3] == ["r = .2", 2, 5]
+    # Sample deviation of 50 and 70 is sqrt(200). The failed reply counts on the way down only.
+    # Five rounds of 1 MB up and 3 MB down.
+    expected = [60.0, 200**0.5, 32.5, 65.0, 0.5, 3.0, 1.5, 0.005, 0.015]
+    assert row[3:] == pytest.approx(expected)
+
+
+def test_one_seed_has_no_spread(two_seeds: list[Path]) -> None:
+    table = summary_table({"one": two_seeds[:1]}, last=10)
+    assert table["seeds"].tolist() == [1]
+    assert np.isnan(table["spread"].tolist()[0])
+    assert table["accuracy"].tolist() == pytest.approx([27.5])
+    assert np.isnan(table["previous"].tolist()[0])
+
+
+def test_methods_keep_their_order(two_seeds: list[Path]) -> None:
+    table = summary_table({"z": two_seeds, "a": two_seeds[:1]}, last=1)
+    assert table["method"].tolist() == ["z", "a"]
+    assert table["accuracy"].tolist() == pytest.approx([55, 50])
+
+
+def test_no_methods_give_an_empty_table() -> None:
+    table = summary_table({})
+    assert len(table) == 0
+    assert table.columns.tolist() == list(SUMMARY_COLUMNS)
+
+
+def test_never_evaluated_is_empty_not_zero(tmp_path: Path) -> None:
+    table = summary_table({"m": [seed_run(tmp_path / "a", [0.1, None, None])]})
+    assert table[["accuracy", "previous", "best"]].isna().all(axis=None)
+
+
+def test_what_cannot_be_summarised_is_refused(two_seeds: list[Path], tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="at least 1 round, not 0"):
+        summary_table({"m": two_seeds}, last=0)
+    with pytest.raises(DataError, match="method 'm' has no runs"):
+        summary_table({"m": []})
+    with pytest.raises(DataError, match=r"nowhere.rounds\.csv: the table is missing"):
+        summary_table({"m": [tmp_path / "nowhere"]})
+    short = seed_run(tmp_path / "short", [0.1, 0.2])
+    with pytest.raises(DataError, match=r"method 'm': its runs differ .* \[5, 1\]"):
+        summary_table({"m": [two_seeds[0], short]})
+    clients = two_seeds[0] / "clients.csv"
+    lines = clients.read_text().splitlines()
+    clients.write_text("\n".join([lines[0], lines[3]]) + "\n")
+    with pytest.raises(DataError, match="no client ever replied well"):
+        summary_table({"m": two_seeds})
+
+
+def test_compute_and_the_c3_score_are_there_where_runs_counted(two_seeds: list[Path]) -> None:
+    for folder, client in zip(two_seeds, (1e12, 3e12), strict=True):
+        add_compute(folder, client=client, server=6e12)
+        add_columns(folder, uplink_bytes_counted=800_000, downlink_bytes_counted=2_200_000)
+    table = summary_table({"both": two_seeds, "one": two_seeds[:1]}, last=2)
+    # Five rounds of 2 T on the mean and of 1 T; a third of them forward.
+    assert table["client T multiply-adds"].tolist() == pytest.approx([10, 5])
+    assert table["total T multiply-adds"].tolist() == pytest.approx([40, 35])
+    assert table["client T multiply-adds forward"].tolist() == pytest.approx([10 / 3, 5 / 3])
+    assert table["total T multiply-adds forward"].tolist() == pytest.approx([40 / 3, 35 / 3])
+    assert table["counted GB"].tolist() == pytest.approx([0.015, 0.015])
+    # 20 MB each way for both, so B is 1; C is 1 and 1/2: e^(-2/8) and e^(-1.5/8).
+    expected = pytest.approx([0.6 * 0.7788007831, 0.5 * 0.8290291181])
+    assert table["C3"].tolist() == expected
+    assert table["C3 as counted"].tolist() == expected
+    budgets = Budgets(bandwidth=0.04, compute=20.0, temperature=1.0)
+    given = summary_table({"both": two_seeds}, last=2, budgets=budgets)
+    # 20 of 40 MB, 10 of 20 T: e^-1; counted 15 of 40 MB and 10/3 of 20 T.
+    assert given["C3"].tolist() == pytest.approx([0.6 * 0.3678794412])
+    assert given["C3 as counted"].tolist() == pytest.approx([0.6 * math.exp(-0.375 - 1 / 6)])
+
+
+def test_what_older_runs_did_not_count_is_empty_and_not_zero(two_seeds: list[Path]) -> None:
+    add_compute(two_seeds[0], client=1e12, server=0)
+    table = summary_table({"new": two_seeds[:1], "old": two_seeds[1:], "both": two_seeds})
+    for column in SUMMARY_COLUMNS[SUMMARY_COLUMNS.index("downlink GB") + 1 :]:
+        known = column not in ("counted GB", "C3 as counted")
+        assert table[column].isna().tolist() == [not known, True, True], column
+    assert table["C3"].isna().tolist() == [False, True, True]
+    # The run without a count still sets the largest bandwidth: B is 1, and C is 1.
+    assert table["C3"].tolist()[0] == pytest.approx(0.5 * 0.7788007831)
+
+
+def test_the_lowest_client_is_a_mean_over_seeds(two_seeds: list[Path]) -> None:
+    add_tests(two_seeds[0], [[0.1, 0.1]] * 4 + [[0.9, 0.4]])
+    add_tests(two_seeds[1], [[0.1, 0.1]] * 4 + [[0.5, 0.8]])
+    table = summary_table({"both": two_seeds, "first": two_seeds[:1]})
+    # Client 0 has 70 on the mean, client 1 has 60.
+    assert table["lowest client"].tolist() == pytest.approx([60, 40])
+
+
+def test_a_perfect_accuracy_has_a_score(tmp_path: Path) -> None:
+    folder = seed_run(tmp_path / "a", [0.1, *[1.0] * 3])
+    add_compute(folder, client=1e12, server=0)
+    table = summary_table({"m": [folder] * 3}, last=3)
+    assert table["C3"].tolist() == pytest.approx([0.7788007831])
