@@ -19,7 +19,7 @@ from adasplit_flwr.batches import BatchWalk, Position, Seekable
 from adasplit_flwr.client_resume import find_state, resume
 from adasplit_flwr.client_state import ClientState, StateFolder
 from adasplit_flwr.dry_run import try_part
-from adasplit_flwr.exchange import Progress, apply_gradients, infer, take_batches
+from adasplit_flwr.exchange import Progress, apply_gradients, infer, take_batches, take_none
 from adasplit_flwr.local_trainer import LocalTrainer
 from adasplit_flwr.plans import ExchangePlan, TestPlan
 from adasplit_flwr.split import SplitModel
@@ -135,23 +135,24 @@ class AdaSplitClient(NumPyClient):
     def fit(
         self, parameters: list[Array], config: dict[str, Scalar]
     ) -> tuple[list[Array], int, dict[str, Scalar]]:
-        """Take one exchange.
+        """Take one exchange, or end some.
 
         Returns
         -------
         tuple
             What the plan asks for: a payload of activations, and behind it one of weights; the
-            number of samples taken; and the metrics ``train_loss`` (mean contrastive loss per
-            sample, 0.0 without a loss of the client's own), ``train_seconds``, ``iterations``
-            (batches taken), ``activation_arrays`` (how many arrays belong to the first payload),
-            and ``round``.
+            number of samples taken, 0 of a finishing message; and the metrics ``train_loss`` (mean
+            contrastive loss per sample, 0.0 without a loss of the client's own), ``train_seconds``,
+            ``iterations`` (batches taken), ``activation_arrays`` (how many arrays belong to the
+            first payload), and ``round``.
 
         Raises
         ------
         SettingsError
             If the config holds no plan or a bad one, or the client's state is of another network.
         PayloadError
-            If what came is not what the plan says, or of another round or network.
+            If what came is not what the plan says, or of another round or network; or if gradients
+            came with weights, which are not those that they belong to.
         ClientFailedError
             If the client's state is lost, there is no data, or training diverges.
         DataError
@@ -161,12 +162,18 @@ class AdaSplitClient(NumPyClient):
         if plan.server_round <= plan.state_round:
             raise _wrong_round(plan)
         weights, gradients = _cut(parameters, plan.weight_arrays, plan.gradient_arrays)
+        if weights and gradients:
+            reason = "gradients came together with weights, which they were not computed for"
+            raise PayloadError(reason, sender="server", field="arrays")
         started = time.perf_counter()
         trainer, progress = self._resumed(plan, weights)
         if gradients:
             apply_gradients(trainer, self._walk_from, progress, gradients, plan)
-        walk = self._walk_from(progress.position)
-        outcome = take_batches(trainer, walk, plan, progress.iterations)
+        if plan.finish:
+            outcome = take_none(progress)
+        else:
+            walk = self._walk_from(progress.position)
+            outcome = take_batches(trainer, walk, plan, progress.iterations)
         seconds = time.perf_counter() - started
         activations = self._encoded(outcome.activations, plan.server_round, plan.precision)
         trained: list[Array] = []

@@ -151,6 +151,17 @@ def take_batches(
     return ExchangeOutcome(progress, len(sizes), activations, samples, loss_sum / samples)
 
 
+def take_none(progress: Progress) -> ExchangeOutcome:
+    """End a client's exchanges for now: no batch is taken, and no gradient is waited for.
+
+    Parameters
+    ----------
+    progress : Progress
+        Before it; the next batch stays the next.
+    """
+    return ExchangeOutcome(Progress(progress.iterations, progress.position), 0, [], 0, 0.0)
+
+
 def apply_gradients(
     trainer: LocalTrainer,
     walk_from: Callable[[Position], BatchWalk],

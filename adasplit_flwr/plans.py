@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from zerofl_flwr.errors import SettingsError
 from zerofl_flwr.plan_config import Scalar, from_config, to_config
 
 _EXCHANGE_PREFIX = "adasplit-"
@@ -32,6 +33,9 @@ class ExchangePlan:
         from the weights that come.
     iterations : int
         Batches to take; 0: one epoch of the client's own data.
+    finish : bool
+        Whether to take no batch at all: the client applies the gradients that came, if any, and
+        uploads its part, before that is averaged or relayed.
     upload : bool
         Whether to upload activations and labels.
     upload_weights : bool
@@ -46,12 +50,18 @@ class ExchangePlan:
         Of the client's loss.
     precision : str
         float32 or float16, of the uploaded activations.
+
+    Raises
+    ------
+    SettingsError
+        If a finishing plan asks for batches or activations, or not for the client part.
     """
 
     run: str
     server_round: int
     state_round: int
     iterations: int
+    finish: bool
     upload: bool
     upload_weights: bool
     weight_arrays: int
@@ -62,6 +72,15 @@ class ExchangePlan:
     temperature: float
     activation_penalty: float
     precision: str
+
+    def __post_init__(self) -> None:
+        """Refuse a finishing plan that is none."""
+        if self.finish and (self.iterations or self.upload or not self.upload_weights):
+            raise SettingsError(
+                f"the plan of round {self.server_round} finishes, which takes no batch and uploads "
+                f"the client part alone, but has iterations {self.iterations}, upload "
+                f"{self.upload} and upload_weights {self.upload_weights}"
+            )
 
     def to_config(self) -> dict[str, Scalar]:
         """Return the plan as Flower config entries, keys ``adasplit-...``."""
@@ -74,7 +93,7 @@ class ExchangePlan:
         Raises
         ------
         SettingsError
-            If only some of the entries are there, or one has a wrong type.
+            If only some of the entries are there, one has a wrong type, or they cannot go together.
         """
         return from_config(cls, config, _EXCHANGE_PREFIX)
 

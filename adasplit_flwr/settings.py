@@ -53,7 +53,9 @@ class AdaSplitSettings:
         Megabytes of masks and their Adam moments that the server keeps in memory; the rest lies in
         a file of the run's folder. Without a folder all stay in memory, 36 MB a client for LeNet.
     client_weights : str
-        Client parts are personal, averaged after each exchange, or relayed from client to client.
+        Client parts are personal, averaged, or relayed from client to client.
+    share_every : int
+        Exchanges between two averagings, or of a client before its part is relayed.
     local_loss : bool
         Whether clients train on their own contrastive loss.
     temperature : float
@@ -92,6 +94,7 @@ class AdaSplitSettings:
     mask_penalty: float = 1e-3
     mask_memory_mb: int = 1024
     client_weights: str = "personal"
+    share_every: int = 1
     local_loss: bool = True
     temperature: float = 0.07
     activation_penalty: float = 0.0
@@ -119,7 +122,7 @@ class AdaSplitSettings:
         for name in ("temperature", "adam_learning_rate"):
             self._check_number(name, 0 < _number(self, name) < math.inf, "a positive number")
         self._check_number("gamma", 0 < _number(self, "gamma") <= 1, "in (0, 1]")
-        for name in ("mask_memory_mb", "iterations_per_round"):
+        for name in ("mask_memory_mb", "iterations_per_round", "share_every"):
             value = getattr(self, name)
             whole = type(value) is int and value >= 1
             left_out = value is None and name == "iterations_per_round"
@@ -140,27 +143,23 @@ class AdaSplitSettings:
             raise SettingsError(
                 "activation_penalty is a part of the clients' own loss, but local_loss is off"
             )
-        if not self.local_loss and self.server_gradient == "none" and self._shares_weights:
+        if not self.local_loss and self.server_gradient == "none" and self.shares_weights:
             raise SettingsError(
                 f"client_weights is {self.client_weights!r}, but client parts never change without "
                 "local_loss and without server_gradient"
-            )
-
-        if self.client_weights == "relayed" and self.server_gradient == "selected":
-            raise SettingsError(
-                "server_gradient is 'selected', but with client_weights 'relayed' the client part "
-                "has gone on to other clients by the time that a gradient reaches who uploaded"
             )
         self._check_effects()
 
     def _check_effects(self) -> None:
         """Refuse what was chosen and would do nothing."""
-        selection, mask = (f"with {name} {getattr(self, name)!r}" for name in ("selection", "mask"))
+        names = ("selection", "mask", "client_weights")
+        selection, mask, weights = (f"with {name} {getattr(self, name)!r}" for name in names)
         for name, works, because in (
             ("eta", self.selection != "all", f"{selection} everybody uploads"),
             ("gamma", self.selection == "ucb", f"{selection} the orchestrator picks nobody"),
             ("mask_penalty", self.mask != "none", f"{mask} there is nothing to penalise"),
             ("mask_memory_mb", self.mask != "none", f"{mask} there is nothing to keep"),
+            ("share_every", self.shares_weights, f"{weights} nothing is shared"),
             ("temperature", self.local_loss, "with local_loss off there is no contrastive loss"),
         ):
             default = type(self).__dataclass_fields__[name].default
@@ -170,8 +169,18 @@ class AdaSplitSettings:
                 )
 
     @property
-    def _shares_weights(self) -> bool:
+    def shares_weights(self) -> bool:
+        """Whether client parts are averaged or relayed."""
         return self.client_weights != "personal"
+
+    @property
+    def returns_gradients(self) -> bool:
+        """Whether who uploads gets the server's gradients."""
+        return self.server_gradient != "none"
+
+    def phase_of(self, server_round: int, rounds: int) -> str:
+        """Name the phase of a round of so many: local or global."""
+        return "local" if server_round <= self.local_rounds(rounds) else "global"
 
     def local_rounds(self, rounds: int) -> int:
         """Count the rounds of the local phase: floor(kappa R), exact.

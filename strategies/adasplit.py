@@ -44,7 +44,7 @@ from strategies.adasplit_weights import ClientWeights
 from strategies.cohort import Cohort
 from strategies.member import Member
 from strategies.state import Resumable, State
-from zerofl_flwr.errors import RoundFailedError, SettingsError
+from zerofl_flwr.errors import RoundFailedError
 from zerofl_flwr.model_arrays import Array
 from zerofl_flwr.threads import limit_threads
 
@@ -66,7 +66,7 @@ class AdaSplit(Strategy):
     settings : AdaSplitSettings, optional
         The method's settings; or give its fields as keyword arguments, e.g. ``eta=0.4``.
     rounds : int
-        Rounds of the run. A round is one exchange.
+        Rounds of the run. A round is one exchange, or finishes some.
     sample_shape : tuple of int
         Shape of a sample, without the batch.
     num_classes : int
@@ -116,6 +116,8 @@ class AdaSplit(Strategy):
     With ``client_weights`` averaged or relayed, client parts travel in both phases, in training
     and in tests; only personal ones make the local phase free of traffic, but for the first part.
     Relayed, one client trains in a round; who uploads is picked for a pass through all of them.
+    Where the server's gradients go back, rounds of their own bring the last ones before a part is
+    shared, in the phase ``finish``: see :class:`strategies.adasplit_sharing.Sharing`.
 
     Memory: a round's uploads are held together, in float32, while the server learns from them;
     dense float32 ones are views of Flower's replies. A test at the clients holds a server part for
@@ -169,10 +171,10 @@ class AdaSplit(Strategy):
         self.weights = ClientWeights(split.client, split.head)
         self.clients = KnownClients()
         self._turns = Turns(self.settings, self._participation, self.orchestrator, seed)
-        keep = self.settings.server_gradient == "selected"
+        keep = self.settings.returns_gradients
         trainer = ServerTrainer(self.server, self.orchestrator, seed=seed, keep_gradients=keep)
         self._aggregation = ExchangeAggregation(
-            self.settings, self._cut, self.weights, self.clients, self._turns.relay, trainer
+            self.settings, self._cut, self.weights, self.clients, self._turns, trainer
         )
         self._cohort = Cohort(seed, max(min_available_clients, min_fit_clients))
         self._turn = Turn("local", [])
@@ -184,6 +186,7 @@ class AdaSplit(Strategy):
             "clients": self.clients,
             "weights": self.weights,
             "relay": self._turns.relay,
+            "sharing": self._turns.sharing,
         }
         self._state = SavedState(self.server, others)
 
@@ -211,15 +214,11 @@ class AdaSplit(Strategy):
         RoundFailedError
             If not enough clients could be sampled.
         """
+        self._participation.check_round(server_round)
         rounds = self._participation.rounds
-        if server_round > rounds:
-            raise SettingsError(
-                f"round {server_round} was asked for; this AdaSplit was made for rounds={rounds}"
-            )
         asked = self._asked = Asked()
         cohort = self._cohort.at(client_manager, server_round, "fit", asked.meter)
-        is_local = server_round <= self.settings.local_rounds(rounds)
-        turn = self._turns.next(cohort, server_round, "local" if is_local else "global")
+        turn = self._turns.next(cohort, server_round, self.settings.phase_of(server_round, rounds))
         if not turn.members:
             raise RoundFailedError(
                 f"round {server_round}: not enough clients could be sampled from "
@@ -230,7 +229,7 @@ class AdaSplit(Strategy):
         pairs: list[tuple[ClientProxy, FitIns]] = []
         for member in turn.members:
             client = member.partition_id
-            plan, message = downlink.exchange(client, rate, upload=client in turn.picks)
+            plan, message = turn.write(downlink, client, rate)
             asked.plans[client] = plan
             pairs.append((member, message))
         asked.members, self._turn = turn.members, turn

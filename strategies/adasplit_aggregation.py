@@ -18,7 +18,7 @@ from strategies.adasplit_downlink import Asked
 from strategies.adasplit_replies import CutShapes, Exchange, ExchangeChecker
 from strategies.adasplit_report import AdaSplitRoundReport, round_report
 from strategies.adasplit_server import Lessons, ServerTrainer
-from strategies.adasplit_turns import Relay, Turn
+from strategies.adasplit_turns import Turn, Turns
 from strategies.adasplit_weights import ClientWeights
 from strategies.answers import Refusal, name_missing, sort_replies
 from zerofl_flwr.errors import RoundFailedError
@@ -37,8 +37,8 @@ class ExchangeAggregation:
         Updated where clients share theirs.
     clients : KnownClients
         Told who trained, and who has to begin again.
-    relay : Relay
-        Told who failed, where weights are relayed.
+    turns : Turns
+        Its relay and its sharing are told who delivered.
     trainer : ServerTrainer
         Learns from the uploads.
     """
@@ -49,14 +49,14 @@ class ExchangeAggregation:
         shapes: CutShapes,
         weights: ClientWeights,
         clients: KnownClients,
-        relay: Relay,
+        turns: Turns,
         trainer: ServerTrainer,
     ) -> None:
         self._settings = settings
         self._shapes = shapes
         self._weights = weights
         self._clients = clients
-        self._relay = relay
+        self._relay, self._sharing = turns.relay, turns.sharing
         self._trainer = trainer
 
     def run(
@@ -91,13 +91,23 @@ class ExchangeAggregation:
         good, refused = ExchangeChecker(asked, self._shapes, self._weights).split(replies)
         answers = [exchange.answer for exchange in good]
         refusals = name_missing(asked.members, answers, [*refusals, *refused])
-        self._judge(server_round, turn, good, refusals)
-        self._share(server_round, good)
-        lessons = self._learn(server_round, good)
         restarts = self._begin_again(server_round, asked, refusals)
+        self._sharing.took(
+            {exchange.client: exchange.answer.result.num_examples for exchange in good},
+            finished=turn.finishes,
+            shared=turn.shares,
+            picks=list(turn.picks),
+        )
+        self._judge(server_round, turn, good, refusals)
+        if turn.shares and good:
+            self._share(server_round, good)
+        lessons = self._learn(server_round, good)
         for exchange in good:
             lesson = lessons.get(exchange.client, Lessons())
             self._clients.trained(exchange.client, server_round, lesson.gradients)
+        if self._sharing.is_over:
+            self._clients.forget_gradients()
+            self._sharing.begin()
         report = round_report(
             server_round, turn, good, refusals, asked.meter, lessons, self._trainer
         )
@@ -110,8 +120,9 @@ class ExchangeAggregation:
         delivered = {exchange.client for exchange in good}
         if self._settings.client_weights == "relayed":
             # The next in turn goes on from whoever was last, unless nobody is left to go on.
-            self._relay.misses = 0 if good else self._relay.misses + 1
-            failed = self._relay.nobody_works
+            if is_over := self._sharing.is_over:
+                self._relay.misses = 0 if good else self._relay.misses + 1
+            failed = is_over and not good and self._relay.nobody_works
         else:
             failed = not delivered & (turn.picks or {m.partition_id for m in turn.members})
         if failed:
@@ -130,6 +141,7 @@ class ExchangeAggregation:
                 continue
             if lost_state(client, plan.run, plan.state_round) in refusal.reason:
                 self._clients.lost(client)
+                self._sharing.lost(client)
                 restarts += 1
                 log(
                     WARNING,
@@ -141,11 +153,12 @@ class ExchangeAggregation:
         return restarts
 
     def _share(self, server_round: int, good: Sequence[Exchange]) -> None:
-        if self._settings.client_weights == "averaged":
-            replies = [(exchange.weights, exchange.answer.result.num_examples) for exchange in good]
-            self._weights.average(replies, server_round)
-        elif self._settings.client_weights == "relayed" and good:
+        if self._settings.client_weights == "relayed":
             self._weights.take(good[0].weights)
+            return
+        samples = self._sharing.samples
+        replies = [(exchange.weights, samples[exchange.client]) for exchange in good]
+        self._weights.average(replies, server_round)
 
     def _learn(self, server_round: int, good: Sequence[Exchange]) -> dict[int, Lessons]:
         lessons = self._trainer.learn({e.client: e.batches for e in good if e.batches})

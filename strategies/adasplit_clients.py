@@ -51,6 +51,10 @@ class KnownClients:
         self._state_rounds.pop(client, None)
         self._gradients.pop(client, None)
 
+    def forget_gradients(self) -> None:
+        """Drop what waits: client parts were shared, and it belongs to those before."""
+        self._gradients.clear()
+
     def state_arrays(self) -> State:
         """Return everything as arrays: int64 columns, and gradients by client and batch."""
         ids = sorted(self._state_rounds)

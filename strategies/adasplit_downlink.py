@@ -74,7 +74,7 @@ class Downlink:
     clients : KnownClients
         Whose state is that of which round, and which gradients wait.
     weights : ClientWeights
-        What a fresh client starts from; shared ones go to everybody.
+        What a fresh client starts from, or what is shared.
     """
 
     def __init__(
@@ -95,9 +95,18 @@ class Downlink:
         self._plain_part: list[bytes] = []
 
     def exchange(
-        self, client: int, learning_rate: float, *, upload: bool
+        self,
+        client: int,
+        learning_rate: float,
+        *,
+        upload: bool,
+        begins: bool = False,
+        shares: bool = False,
+        finishes: bool = False,
     ) -> tuple[ExchangePlan, FitIns]:
         """Write one client's training message.
+
+        Gradients that wait go along, unless weights do: they belong to those that the client had.
 
         Parameters
         ----------
@@ -107,18 +116,25 @@ class Downlink:
             Of the client's Adam.
         upload : bool
             Whether it is to upload activations.
+        begins : bool
+            Whether it goes on from the weights at the server, as a fresh client always does.
+        shares : bool
+            Whether it is to upload its weights.
+        finishes : bool
+            Whether it is to take no batch.
         """
         chosen = self._settings
-        weights = self._weights_for(client)
-        waiting = self._clients.gradients(client)
+        weights = self._weights_for(client, begins)
+        waiting = [] if weights else self._clients.gradients(client)
         gradients = gradient_tensors(waiting, self._round) if waiting else []
         plan = ExchangePlan(
             run=self._run,
             server_round=self._round,
             state_round=self._clients.state_round(client),
-            iterations=chosen.iterations_per_round or 0,
+            iterations=0 if finishes else chosen.iterations_per_round or 0,
+            finish=finishes,
             upload=upload,
-            upload_weights=chosen.client_weights != "personal",
+            upload_weights=shares,
             weight_arrays=len(weights),
             gradient_arrays=len(gradients),
             learning_rate=learning_rate,
@@ -141,12 +157,13 @@ class Downlink:
         Parameters
         ----------
         client : int
-            Partition id. One that never trained tests the weights that it would start from.
+            Partition id. One that never trained tests the weights that it would start from; where
+            they are shared, everybody tests those that were shared last.
         server : MaskedServer
             Gives the client's server part.
         """
         upload = self._settings.inference == "server"
-        weights = self._weights_for(client)
+        weights = self._weights_for(client, self._settings.shares_weights)
         part = [] if upload else self._part(client, server)
         plan = TestPlan(
             run=self._run,
@@ -168,10 +185,9 @@ class Downlink:
     def _weight_tensors(self) -> list[bytes]:
         return self._weights.encode(self._round)
 
-    def _weights_for(self, client: int) -> list[bytes]:
-        shared = self._settings.client_weights != "personal"
+    def _weights_for(self, client: int, begins: bool) -> list[bytes]:
         fresh = self._clients.state_round(client) == FRESH
-        return self._weight_tensors if shared or fresh else []
+        return self._weight_tensors if begins or fresh else []
 
     def _part(self, client: int, server: MaskedServer) -> list[bytes]:
         if server.masks == "none" and self._plain_part:

@@ -56,6 +56,20 @@ class Participation:
         for name in ("fraction_fit", "fraction_evaluate"):
             exact_fraction(getattr(self, name), name, numbers_only=True)
 
+    def check_round(self, server_round: int) -> None:
+        """Refuse a round beyond the last.
+
+        Raises
+        ------
+        SettingsError
+            Naming both.
+        """
+        if server_round > self.rounds:
+            raise SettingsError(
+                f"round {server_round} was asked for; this AdaSplit was made for "
+                f"rounds={self.rounds}"
+            )
+
     def tests_in(self, server_round: int) -> bool:
         """Say whether clients test after a round."""
         due = server_round % self.evaluate_every == 0 or server_round == self.rounds
@@ -93,6 +107,8 @@ def check_options(settings: AdaSplitSettings, participation: Participation, run:
         With the reason.
     """
     check_run_name(run)
+    if settings.shares_weights:
+        _check_share_every(settings, participation.rounds)
     if settings.client_weights != "relayed":
         return
     for name, value in (
@@ -104,6 +120,17 @@ def check_options(settings: AdaSplitSettings, participation: Participation, run:
                 f"{name} is {value}, but with client_weights 'relayed' one client trains in a "
                 "round and all of them in turn: leave it at 1"
             )
+
+
+def _check_share_every(settings: AdaSplitSettings, rounds: int) -> None:
+    finishing = " and one that brings the server's last gradients" * settings.returns_gradients
+    needed = settings.share_every + settings.returns_gradients
+    if needed > rounds:
+        raise SettingsError(
+            f"share_every is {settings.share_every}, so that client parts are shared after "
+            f"{settings.share_every} rounds{finishing}, but rounds is {rounds}: it must be at "
+            f"least {needed}"
+        )
 
 
 def cut_shapes(

@@ -153,7 +153,8 @@ class ExchangeChecker:
         """
         sender, result = str(reply.member), reply.result
         plan = self._asked.plan_of(reply.member)
-        check_examples(result.num_examples, sender)
+        if not plan.finish:
+            check_examples(result.num_examples, sender)
         came = result.metrics.get("round")
         if type(came) is not int or came != plan.server_round:
             reason = f"a reply to round {plan.server_round} expected, to {reprlib.repr(came)} came"
@@ -183,6 +184,9 @@ class ExchangeChecker:
         return Exchange(reply, batches, weights)
 
     def _iterations(self, result: FitRes, plan: ExchangePlan, sender: str) -> int:
+        if plan.finish:
+            _check_nothing_taken(result, sender)
+            return 0
         iterations = whole_metric(result.metrics, "iterations", sender, 1, MAX_ITERATIONS)
         fault = ""
         if plan.iterations and iterations != plan.iterations:
@@ -235,6 +239,16 @@ def check_samples(batches: Sequence[ActivationBatch], num_examples: int, sender:
             sender=sender,
             field="num_examples",
         )
+
+
+def _check_nothing_taken(result: FitRes, sender: str) -> None:
+    for field, came in (
+        ("num_examples", result.num_examples),
+        ("iterations", result.metrics.get("iterations")),
+    ):
+        if type(came) is not int or came:
+            reason = f"0 expected in a round that takes no batch, {reprlib.repr(came)} came"
+            raise PayloadError(reason, sender=sender, field=field)
 
 
 def whole_metric(

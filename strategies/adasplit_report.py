@@ -55,7 +55,8 @@ class AdaSplitRoundReport:
     server_round : int
         From 1.
     phase : str
-        ``"local"`` or ``"global"``.
+        ``"local"``, ``"global"``, or ``"finish"`` for a round that takes no batches: it brings the
+        server's last gradients before client parts are shared.
     clients : sequence of AdaSplitClientReport
         Everybody who was asked, in partition order. A client whose upload the server could learn
         from only in part has a failure too, although its own training counts.

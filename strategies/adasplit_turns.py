@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
 import numpy as np
+from flwr.common import FitIns
 from flwr.server.client_proxy import ClientProxy
 from flwr.server.criterion import Criterion
 
 from adasplit_flwr.orchestrator import Orchestrator
+from adasplit_flwr.plans import ExchangePlan
 from adasplit_flwr.settings import AdaSplitSettings
+from strategies.adasplit_downlink import Downlink
 from strategies.adasplit_options import Participation, share_of
+from strategies.adasplit_relay import Pick, Relay
+from strategies.adasplit_sharing import FINISH, Sharing
 from strategies.cohort import Cohort
 from strategies.member import Member
-from strategies.state import State
-from zerofl_flwr.errors import SettingsError
-from zerofl_flwr.model_arrays import Array
 
 _PICK_STREAM = 4  # sets random picks apart from other draws of the same seed and round
 
@@ -30,7 +32,7 @@ class Turn:
     Parameters
     ----------
     phase : str
-        ``"local"`` or ``"global"``.
+        ``"local"``, ``"global"``, or ``"finish"`` if nobody trains on a batch.
     members : list of Member
         Who trains, in partition order; their messages are metered.
     picks : frozenset of int
@@ -38,12 +40,36 @@ class Turn:
     terms : mapping of int to (float, float)
         Exploitation and exploration of the orchestrator's score before the round, for each member;
         empty in the local phase.
+    begins : frozenset of int
+        Partition ids of those who are sent the shared client part.
+    shares : bool
+        Whether all upload their client part.
     """
 
     phase: str
     members: list[Member]
     picks: frozenset[int] = frozenset()
     terms: Mapping[int, tuple[float, float]] = field(default_factory=dict)
+    begins: frozenset[int] = frozenset()
+    shares: bool = False
+
+    @property
+    def finishes(self) -> bool:
+        """Whether it only brings gradients, and fetches client parts."""
+        return self.phase == FINISH
+
+    def write(
+        self, downlink: Downlink, client: int, learning_rate: float
+    ) -> tuple[ExchangePlan, FitIns]:
+        """Write a member's message."""
+        return downlink.exchange(
+            client,
+            learning_rate,
+            upload=client in self.picks,
+            begins=client in self.begins,
+            shares=self.shares,
+            finishes=self.finishes,
+        )
 
     def terms_of(self, client: int | None) -> tuple[float, float]:
         """Return a client's terms; NaN where there are none."""
@@ -56,13 +82,20 @@ class Turns:
     Parameters
     ----------
     settings : AdaSplitSettings
-        ``selection``, ``eta`` and ``client_weights`` count here.
+        ``selection``, ``eta`` and those of shared client parts count here.
     participation : Participation
-        How many of the available clients train in a round.
+        How many of the available clients train in a round, and how many rounds there are.
     orchestrator : Orchestrator
         Makes the picks of ``selection="ucb"``, and gets to know everybody who could be picked.
     seed : int
         Random picks derive from (seed, round).
+
+    Attributes
+    ----------
+    relay : Relay
+        Whose turn it is, where client parts are relayed.
+    sharing : Sharing
+        Whether client parts are shared yet, and who takes part until then.
     """
 
     def __init__(
@@ -73,6 +106,7 @@ class Turns:
         seed: int,
     ) -> None:
         self.relay = Relay()
+        self.sharing = Sharing(settings, participation.rounds)
         self._settings = settings
         self._participation = participation
         self._orchestrator = orchestrator
@@ -95,33 +129,65 @@ class Turns:
         Turn
             Without members if not enough clients are there.
         """
+        if self.sharing.finishes(server_round):
+            if members := self._still_there(cohort, self.sharing.samples):
+                return Turn(FINISH, members, shares=True)
+            self.sharing.begin()  # nobody is left whose part could be fetched
 
         def pick(candidates: Sequence[int]) -> list[int]:
             return self._pick(candidates, server_round)
 
-        is_global = phase == "global"
-        if self._settings.client_weights == "relayed":
-            available = [member.partition_id for member in cohort.members()]
-            if not available:
-                return Turn(phase, [])
-            client, picked = self.relay.next(available, pick if is_global else None)
-            drawn = cohort.sample(1, self._participation.min_available, _Only(client))
-            return self._turn(phase, drawn, [client] if picked else [])
-        participation = self._participation
-        number = share_of(cohort.num_available(), participation.fraction_fit)
-        number = max(number, participation.min_fit)
-        drawn = cohort.sample(number, participation.min_available)
-        members = [member.partition_id for member in cast(list[Member], drawn)]
-        return self._turn(phase, drawn, pick(members) if is_global and members else [])
+        draw = self._relayed if self._settings.client_weights == "relayed" else self._drawn
+        members, picks = draw(cohort, pick if phase == "global" else None)
+        clients = [member.partition_id for member in members]
+        terms: dict[int, tuple[float, float]] = {}
+        if phase == "global":
+            known = self._orchestrator.terms(clients)
+            pairs = zip(known.exploitation.tolist(), known.exploration.tolist(), strict=True)
+            terms = dict(zip(clients, pairs, strict=True))
+        return Turn(
+            phase,
+            members,
+            frozenset(picks),
+            terms,
+            begins=self.sharing.begins(clients),
+            shares=self.sharing.shares(server_round, picks),
+        )
 
-    def _turn(self, phase: str, drawn: Sequence[ClientProxy], picks: Sequence[int]) -> Turn:
-        members = cast(list[Member], list(drawn))
-        if phase == "local":
-            return Turn(phase, members)
-        ids = [member.partition_id for member in members]
-        terms = self._orchestrator.terms(ids)
-        pairs = zip(terms.exploitation.tolist(), terms.exploration.tolist(), strict=True)
-        return Turn(phase, members, frozenset(picks), dict(zip(ids, pairs, strict=True)))
+    def _drawn(self, cohort: Cohort, pick: Pick | None) -> tuple[list[Member], list[int]]:
+        """Go on with the period's clients, or draw those of the next; and pick among them."""
+        members = self._still_there(cohort, self.sharing.members)
+        if not members:
+            participation = self._participation
+            number = share_of(cohort.num_available(), participation.fraction_fit)
+            number = max(number, participation.min_fit)
+            members = cast(list[Member], cohort.sample(number, participation.min_available))
+            self.sharing.begin([member.partition_id for member in members])
+        clients = [member.partition_id for member in members]
+        return members, pick(clients) if pick is not None and clients else []
+
+    def _relayed(self, cohort: Cohort, pick: Pick | None) -> tuple[list[Member], list[int]]:
+        """Go on with the turn of a client, or with the next client."""
+        available = [member.partition_id for member in cohort.members()]
+        if not available:
+            return [], []
+        if members := self._still_there(cohort, self.sharing.members):
+            client = members[0].partition_id
+            uploads = self.relay.goes_on(client, available, pick)
+        else:
+            client, uploads = self.relay.next(available, pick)
+            members = self._still_there(cohort, [client])
+            self.sharing.begin([client])
+        return members, [client] if uploads else []
+
+    def _still_there(self, cohort: Cohort, clients: Collection[int]) -> list[Member]:
+        """Return the members of the cohort among some clients, their messages metered."""
+        while there := [m for m in cohort.members() if m.partition_id in clients]:
+            only = _Only({member.partition_id for member in there})
+            drawn = cohort.sample(len(there), self._participation.min_available, only)
+            if drawn:  # otherwise somebody left meanwhile
+                return cast(list[Member], drawn)
+        return []
 
     def _pick(self, candidates: Sequence[int], server_round: int) -> list[int]:
         count = self._settings.uploads(len(candidates))
@@ -134,82 +200,12 @@ class Turns:
         return sorted(int(client) for client in chosen)
 
 
-class Relay:
-    """Whose turn it is to get the client part from the client before: round-robin by partition.
-
-    A pass goes once through everybody who is available when it begins. Uploaders are picked at its
-    start; where the global phase begins within a pass, among those whose turn is still to come.
-
-    Attributes
-    ----------
-    misses : int
-        Turns in a row without a good reply; a whole pass of them means that nobody works.
-    """
-
-    def __init__(self) -> None:
-        self.misses = 0
-        self._queue: list[int] = []
-        self._picks: list[int] | None = None
-        self._length = 0
-
-    @property
-    def nobody_works(self) -> bool:
-        """Whether everybody of a whole pass has failed."""
-        return self.misses >= self._length
-
-    def next(
-        self, available: Sequence[int], pick: Callable[[Sequence[int]], list[int]] | None
-    ) -> tuple[int, bool]:
-        """Return whose turn it is and whether it uploads; who left in between is passed over.
-
-        Parameters
-        ----------
-        available : sequence of int
-            Partition ids, ascending; at least one.
-        pick : callable or None
-            Picks the uploaders of some clients; None in the local phase.
-        """
-        queue = [client for client in self._queue if client in available]
-        if not queue:
-            queue, self._picks, self._length = list(available), None, len(available)
-        if pick is not None and self._picks is None:
-            self._picks = pick(queue)
-        client, self._queue = queue[0], queue[1:]
-        return client, client in (self._picks or ())
-
-    def state_arrays(self) -> State:
-        """Return everything as int64 arrays; ``picks`` only once there are some."""
-        state = {
-            "queue": np.array(self._queue, np.int64),
-            "counts": np.array([self.misses, self._length], np.int64),
-        }
-        if self._picks is not None:
-            state["picks"] = np.array(self._picks, np.int64)
-        return state
-
-    def load_state_arrays(self, state: Mapping[str, Array]) -> None:
-        """Take back what :meth:`state_arrays` returned.
-
-        Raises
-        ------
-        SettingsError
-            If it is something else; then nothing has changed.
-        """
-        try:
-            misses, length = state["counts"].tolist()
-            queue = state["queue"].tolist()
-        except (KeyError, TypeError, ValueError) as error:
-            raise SettingsError(f"this is no state of AdaSplit's relay: {error!r}") from error
-        self.misses, self._length, self._queue = misses, length, queue
-        self._picks = state["picks"].tolist() if "picks" in state else None
-
-
 class _Only(Criterion):
-    """Lets one client through."""
+    """Lets some clients through."""
 
-    def __init__(self, partition_id: int) -> None:
-        self._partition_id = partition_id
+    def __init__(self, partition_ids: Collection[int]) -> None:
+        self._partition_ids = partition_ids
 
     def select(self, client: ClientProxy) -> bool:
-        """Say whether this is the client."""
-        return getattr(client, "partition_id", None) == self._partition_id
+        """Say whether this is one of them."""
+        return getattr(client, "partition_id", None) in self._partition_ids

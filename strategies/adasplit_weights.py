@@ -28,7 +28,7 @@ class ClientWeights:
     """Arrays of the client part and of the head (AdaSplit, arXiv 2112.01637).
 
     With personal client parts they are those that every client starts from; averaged or relayed
-    ones take the place of these after each exchange.
+    ones take the place of these when they are shared.
 
     Parameters
     ----------

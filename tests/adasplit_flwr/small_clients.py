@@ -39,6 +39,7 @@ PLAN = ExchangePlan(
     server_round=1,
     state_round=0,
     iterations=2,
+    finish=False,
     upload=True,
     upload_weights=True,
     weight_arrays=0,

@@ -16,15 +16,18 @@ from adasplit_flwr.weights_payload import encode_weights, named_arrays
 from tests.adasplit_flwr.small_clients import (
     ACTIVATION,
     CLASSES,
+    NEXT,
     PLAN,
     TEST,
     Arrays,
+    bits,
     client_of,
     evaluated,
     fit,
     play,
     small_split,
     start_weights,
+    state_in,
 )
 from zerofl_flwr.errors import ClientFailedError, PayloadError, SettingsError
 
@@ -102,6 +105,39 @@ def test_gradients_without_an_upload_are_refused() -> None:
     plan = dataclasses.replace(PLAN, server_round=2, state_round=1)
     with pytest.raises(PayloadError, match="this client uploaded no activations in its last"):
         fit(client_of(3, state), plan, gradients=gradients)
+
+
+def test_gradients_that_come_with_weights_are_refused() -> None:
+    state = RecordDict()
+    play(state)
+    before = bits(state_in(state).arrays)
+    gradients = encode_gradients(
+        [(n, np.zeros((4, *ACTIVATION), np.float32)) for n in range(2)], server_round=3
+    )
+    message = "server, field arrays: gradients came together with weights, which they were not com"
+    with pytest.raises(PayloadError, match=message):
+        fit(client_of(3, state), NEXT, start_weights(server_round=3), gradients)
+    assert bits(state_in(state).arrays) == before
+    assert fit(client_of(3, state), NEXT, gradients=gradients)[1] == 4 + 2  # an epoch ends
+
+
+FINISH = dataclasses.replace(NEXT, finish=True, iterations=0, upload=False)
+
+
+def test_gradients_that_a_finishing_message_brought_are_not_taken_again() -> None:
+    state = RecordDict()
+    play(state)
+    gradients = [(n, np.ones((4, *ACTIVATION), np.float32)) for n in range(2)]
+    fit(client_of(3, state), FINISH, gradients=encode_gradients(gradients, server_round=3))
+    again = dataclasses.replace(FINISH, server_round=4, state_round=3)
+    with pytest.raises(PayloadError, match="this client uploaded no activations in its last"):
+        fit(client_of(3, state), again, gradients=encode_gradients(gradients, server_round=4))
+
+
+def test_a_client_without_a_state_cannot_finish() -> None:
+    fresh = dataclasses.replace(FINISH, state_round=0)
+    with pytest.raises(PayloadError, match="a client that has no state yet needs weights"):
+        fit(client_of(3, RecordDict()), fresh)
 
 
 def test_no_training_data_is_an_error() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ import torch
 from flwr.app import RecordDict
 from torch.utils.data import DataLoader
 
+from adasplit_flwr.activation_payload import ActivationBatch
 from adasplit_flwr.batches import Seekable
 from adasplit_flwr.contrastive import nt_xent
 from adasplit_flwr.gradient_payload import encode_gradients
@@ -117,6 +118,12 @@ def weights_of(split: SplitModel) -> dict[str, Any]:
 NO_PENALTY = dataclasses.replace(PLAN, activation_penalty=0.0)
 
 
+def random_gradients(batches: Sequence[ActivationBatch]) -> list[np.ndarray[Any, Any]]:
+    generator = np.random.default_rng(len(batches))
+    sizes = [batch.activations.shape for batch in batches]
+    return [generator.normal(size=size).astype(np.float32) for size in sizes]
+
+
 def plan_of(server_round: int, state_round: int, **changes: Any) -> ExchangePlan:
     return dataclasses.replace(
         NO_PENALTY, server_round=server_round, state_round=state_round, **changes
@@ -168,31 +175,37 @@ def test_rounds_of_several_kinds_are_those_of_plain_torch(name: str) -> None:
     for batch, expected in zip(came, activations, strict=True):
         assert np.array_equal(batch.activations, expected.numpy())
 
-    # Round 4 brings the gradients of those, new weights, and takes the rest of the epoch.
-    generator = np.random.default_rng(0)
-    sizes = [batch.activations.shape for batch in came]
-    gradients = [generator.normal(size=size).astype(np.float32) for size in sizes]
-    hand.split.client.load_state_dict(
-        {**small_split(5).client.state_dict(), COUNTER[7:]: torch.tensor(9)}
-    )
-    hand.split.head.load_state_dict(small_split(5).head.state_dict())
+    # Round 4 brings the gradients of those, and takes the rest of the epoch.
+    gradients = random_gradients(came)
     hand.apply(gradients)
-    reply = send(
-        plan_of(4, 3, iterations=0),
-        weights=start_weights(small_split(5), server_round=4),
-        gradients=encode_gradients(list(enumerate(gradients)), server_round=4),
-    )
+    arrays = encode_gradients(list(enumerate(gradients)), server_round=4)
+    reply = send(plan_of(4, 3, iterations=0), gradients=arrays)
     activations, _ = hand.take(3)
     came = activations_in(reply, EPOCH[3:])
     for batch, expected in zip(came, activations, strict=True):
         assert np.array_equal(batch.activations, expected.numpy())
 
-    # Round 5 takes a whole epoch.
-    reply = send(plan_of(5, 4, iterations=0))
-    _, loss = hand.take(6)
+    # Round 5 brings other weights, and takes a whole epoch.
+    hand.split.client.load_state_dict(
+        {**small_split(5).client.state_dict(), COUNTER[7:]: torch.tensor(12)}
+    )
+    hand.split.head.load_state_dict(small_split(5).head.state_dict())
+    reply = send(plan_of(5, 4, iterations=0), weights=start_weights(small_split(5), 5))
+    activations, loss = hand.take(6)
     assert (reply[1], reply[2]["iterations"], reply[2]["train_loss"]) == (SAMPLES, 6, loss)
+
+    # Round 6 brings the gradients of those, and nothing is taken.
+    gradients = random_gradients(activations_in(reply, EPOCH))
+    hand.apply(gradients)
+    arrays = encode_gradients(list(enumerate(gradients)), server_round=6)
+    reply = send(plan_of(6, 5, finish=True, iterations=0, upload=False), gradients=arrays)
+    assert (reply[1], reply[2]["iterations"], reply[2]["train_loss"]) == (0, 0, 0.0)
+    assert reply[2]["activation_arrays"] == 0
+    weights = hand.weights()
+    del weights[COUNTER]
+    assert same_arrays(uploaded_weights(reply, 6), weights)
     kept = state_in(state)
-    assert (kept.server_round, kept.iterations, kept.run, kept.partition_id) == (5, 18, "a-run", 3)
+    assert (kept.server_round, kept.iterations, kept.run, kept.partition_id) == (6, 18, "a-run", 3)
     for key, array in hand.weights().items():
         assert np.array_equal(kept.arrays[f"weights/{key}"], array), key
     for key, parameter in hand.split.client.named_parameters():

@@ -19,6 +19,7 @@ from adasplit_flwr.exchange import (
     apply_gradients,
     infer,
     take_batches,
+    take_none,
     to_activation_batch,
 )
 from adasplit_flwr.gradient_payload import encode_gradients
@@ -111,6 +112,13 @@ def test_an_exchange_without_upload_keeps_no_activations_and_expects_no_gradient
     message = "server, field arrays: gradients came, but this client uploaded no activations"
     with pytest.raises(PayloadError, match=message):
         apply_gradients(trainer_of(), walk_from, outcome.progress, gradients, PLAN)
+
+
+def test_an_end_of_exchanges_takes_nothing_and_waits_for_nothing() -> None:
+    outcome = take_none(UPLOADED)
+    assert outcome.progress == Progress(9, Position(2, 1))
+    assert (outcome.iterations, outcome.samples, outcome.loss) == (0, 0, 0.0)
+    assert outcome.activations == []
 
 
 def gradients_of(sizes: Sequence[int]) -> list[np.ndarray[Any, np.dtype[np.float32]]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from adasplit_flwr.plans import ExchangePlan, TestPlan
@@ -12,6 +14,7 @@ EXCHANGE = ExchangePlan(
     server_round=3,
     state_round=2,
     iterations=63,
+    finish=False,
     upload=True,
     upload_weights=False,
     weight_arrays=0,
@@ -48,3 +51,16 @@ def test_a_part_of_a_plan_is_refused() -> None:
     del config["adasplit-upload"]
     with pytest.raises(SettingsError, match=r"lacks adasplit-upload$"):
         ExchangePlan.from_config(config)
+
+
+def test_a_finishing_plan_takes_no_batch() -> None:
+    finish = replace(EXCHANGE, iterations=0, finish=True, upload=False, upload_weights=True)
+    config = finish.to_config()
+    assert config["adasplit-finish"] is True
+    assert ExchangePlan.from_config(config) == finish
+    message = "the plan of round 3 finishes, which takes no batch and uploads the client part alone"
+    for changes in ({"iterations": 1}, {"upload": True}, {"upload_weights": False}):
+        with pytest.raises(SettingsError, match=message):
+            replace(finish, **changes)
+    with pytest.raises(SettingsError, match="iterations 0, upload True and upload_weights True"):
+        ExchangePlan.from_config({**config, "adasplit-upload": True})

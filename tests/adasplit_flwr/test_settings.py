@@ -50,6 +50,8 @@ def test_an_unknown_choice_names_the_known_ones(name: str) -> None:
         ("adam_learning_rate", True, "adam_learning_rate is True; it must be a number"),
         ("iterations_per_round", 0, "iterations_per_round is 0; it must be a whole number from 1"),
         ("iterations_per_round", 1.0, "iterations_per_round is 1.0"),
+        ("share_every", 0, "share_every is 0; it must be a whole number from 1"),
+        ("share_every", None, "share_every is None; it must be a whole number from 1"),
         ("mask_memory_mb", 0, "mask_memory_mb is 0"),
         ("mask_memory_mb", None, "mask_memory_mb is None; it must be a whole number from 1"),
     ],
@@ -72,8 +74,8 @@ def test_a_value_out_of_range_is_named(name: str, value: Any, reason: str) -> No
             "client_weights is 'averaged', but client parts never change",
         ),
         (
-            {"client_weights": "relayed", "server_gradient": "selected"},
-            "server_gradient is 'selected', but with client_weights 'relayed' the client part has",
+            {"share_every": 3},
+            "share_every is 3, but with client_weights 'personal' nothing is shared: leave it at 1",
         ),
         (
             {"selection": "all", "eta": 0.5},
@@ -114,6 +116,30 @@ def test_a_frozen_client_and_a_client_that_only_follows_the_server_are_allowed()
     follower = AdaSplitSettings(local_loss=False, kappa=0.0, server_gradient="selected")
     assert not frozen.local_loss
     assert follower.server_gradient == "selected"
+
+
+@pytest.mark.parametrize("weights", ["averaged", "relayed"])
+def test_split_learning_and_its_federated_form_are_settings(weights: str) -> None:
+    settings = AdaSplitSettings(
+        kappa=0.0,
+        selection="all",
+        local_loss=False,
+        mask="none",
+        server_gradient="selected",
+        iterations_per_round=1,
+        client_weights=weights,
+        share_every=63,
+    )
+    assert (settings.shares_weights, settings.returns_gradients) == (True, True)
+    assert (AdaSplitSettings().shares_weights, AdaSplitSettings().returns_gradients) == (
+        False,
+        False,
+    )
+
+
+def test_a_phase_is_that_of_the_round() -> None:
+    phases = [AdaSplitSettings(kappa=0.5).phase_of(number, 5) for number in range(1, 6)]
+    assert phases == ["local", "local", "global", "global", "global"]
 
 
 @pytest.mark.parametrize(

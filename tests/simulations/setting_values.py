@@ -90,6 +90,7 @@ ADASPLIT: dict[str, Any] = {
     "mask-penalty": 0.01,
     "mask-memory-mb": 64,
     "client-weights": "averaged",
+    "share-every": 4,
     "local-loss": False,
     "temperature": 0.1,
     "activation-penalty": 0.01,

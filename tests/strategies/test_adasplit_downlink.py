@@ -42,18 +42,33 @@ def test_equal_messages_are_one_object() -> None:
     assert messages[2].parameters.tensors == messages[3].parameters.tensors == []
 
 
-@pytest.mark.parametrize("sharing", ["personal", "averaged"])
-def test_a_message_holds_what_its_plan_announces(sharing: str) -> None:
-    written, clients = downlink(client_weights=sharing, server_gradient="selected")
+@pytest.mark.parametrize("begins", [False, True])
+@pytest.mark.parametrize("shares", [False, True])
+def test_a_message_holds_what_its_plan_announces(begins: bool, shares: bool) -> None:
+    written, clients = downlink(client_weights="averaged", server_gradient="selected")
     clients.trained(2, 4, GRADIENTS)
     for client in (1, 2):
-        plan, message = written.exchange(client, 0.1, upload=True)
+        plan, message = written.exchange(client, 0.1, upload=True, begins=begins, shares=shares)
         assert ExchangePlan.from_config(message.config) == plan
         assert len(message.parameters.tensors) == plan.weight_arrays + plan.gradient_arrays
-        assert (plan.weight_arrays > 0) == (client == 1 or sharing == "averaged")
-        assert (plan.gradient_arrays > 0) == (client == 2)
-        assert plan.upload_weights == (sharing == "averaged")
+        # Who gets weights gets no gradients: they are not of these weights.
+        assert (plan.weight_arrays > 0) == (client == 1 or begins)
+        assert (plan.gradient_arrays > 0) == (client == 2 and not begins)
+        assert (plan.upload, plan.upload_weights, plan.finish) == (True, shares, False)
         assert plan.state_round == (4 if client == 2 else 0)
+
+
+@pytest.mark.parametrize("per_round", [None, 7])
+def test_a_finishing_message_brings_gradients_and_asks_for_weights(per_round: int | None) -> None:
+    written, clients = downlink(
+        client_weights="relayed", server_gradient="selected", iterations_per_round=per_round
+    )
+    clients.trained(2, 4, GRADIENTS)
+    clients.trained(3, 4, [])
+    for client in (2, 3):
+        plan, _ = written.exchange(client, 0.1, upload=False, shares=True, finishes=True)
+        assert (plan.finish, plan.iterations, plan.upload_weights) == (True, 0, True)
+        assert (plan.weight_arrays, plan.gradient_arrays > 0) == (0, client == 2)
 
 
 @pytest.mark.parametrize("inference", ["client", "server"])

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from flwr.common import FitRes, ndarrays_to_parameters
+from flwr.common import FitRes
 from torch import nn
-from torch.utils.data import TensorDataset
 
-from adasplit_flwr import ShuffledBatches, SplitModel
-from adasplit_flwr.activation_payload import ActivationBatch
 from adasplit_flwr.gradient_payload import decode_gradients
-from adasplit_flwr.split import split_sequential
-from strategies import AdaSplit, adasplit_downlink, adasplit_replies
+from strategies import AdaSplit
 from tests.strategies.adasplit_federation import (
     BATCH,
     CUT,
@@ -30,10 +26,9 @@ from tests.strategies.adasplit_federation import (
     split_nodes,
 )
 from tests.strategies.federation import managed
+from tests.strategies.whole_network import batches_of, client_part_of, cut_network, network
 from zerofl_flwr.errors import ClientFailedError
 from zerofl_flwr.model_arrays import Array
-from zerofl_flwr.npy import read_npy
-from zerofl_flwr.training import seed_of
 
 STEPS, RATE, DECAY = 20, 0.02, 0.01
 WHOLE = {
@@ -48,32 +43,11 @@ WHOLE = {
 }
 
 
-def network(dtype: torch.dtype) -> nn.Sequential:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(8)
-        return nn.Sequential(
-            nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 3)
-        ).to(dtype)
-
-
-def cut_network(cut: int, dtype: torch.dtype) -> SplitModel:
-    return split_sequential(network(dtype), cut, projection_dim=4, seed=1)
-
-
-def batches_of(data: TensorDataset, steps: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Give the batches that client 0 of seed 0 takes."""
-    source = ShuffledBatches(data, BATCH)
-    taken: list[tuple[torch.Tensor, torch.Tensor]] = []
-    for epoch in range(steps):
-        taken += source.batches_from(seed_of(0, 6, epoch, 0), 0)
-    return taken[:steps]
-
-
 def trained_whole(dtype: torch.dtype) -> dict[str, Array]:
     """Train the network that is not cut."""
     net = network(dtype)
     adam = torch.optim.Adam(net.parameters(), lr=RATE, weight_decay=DECAY)
-    for inputs, labels in batches_of(samples_of(0, dtype=dtype), STEPS):
+    for inputs, labels in batches_of(0, samples_of(0, dtype=dtype), STEPS):
         adam.zero_grad()
         nn.functional.cross_entropy(net(inputs), labels).backward()  # type: ignore[no-untyped-call]
         adam.step()
@@ -90,13 +64,7 @@ def trained_cut(cut: int, dtype: torch.dtype) -> dict[str, Array]:
     names = cut_network(cut, dtype).server.state_dict()
     server = dict(zip(names, played.arrays[-len(names) :], strict=True))
     exchange(strategy, manager, STEPS + 1)
-    prefix = "array/weights/client."
-    client = {
-        name.removeprefix(prefix): array
-        for name, array in client_arrays(node).items()
-        if name.startswith(prefix)
-    }
-    return {**client, **server}
+    return {**client_part_of(node), **server}
 
 
 @pytest.mark.parametrize("cut", [1, 2, 3, 4])
@@ -106,33 +74,6 @@ def test_every_weight_follows_the_whole_networks(cut: int) -> None:
     for name, array in whole.items():
         np.testing.assert_allclose(parts[name], array, rtol=2e-5, atol=2e-6)
         assert not np.allclose(array, network(torch.float32).state_dict()[name], atol=0.01)
-
-
-@pytest.fixture
-def double_wire(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let activations and gradients travel in float64: what the payload's float32 rounds off."""
-    kept: dict[int, Sequence[Any]] = {}
-
-    def put(batches: Sequence[Any]) -> list[Array]:
-        kept[len(kept)] = batches
-        return [np.array(len(kept) - 1)]
-
-    def take(arrays: Sequence[Any], **_: Any) -> Sequence[Any]:
-        (array,) = arrays
-        return kept[int(read_npy(array) if isinstance(array, bytes) else array)]
-
-    def exact(number: int, values: torch.Tensor, labels: torch.Tensor) -> ActivationBatch:
-        return ActivationBatch(number, values.numpy().copy(), labels.numpy())
-
-    monkeypatch.setattr("adasplit_flwr.exchange.to_activation_batch", exact)
-    monkeypatch.setattr("adasplit_flwr.client.encode_activations", lambda b, **_: put(b))
-    monkeypatch.setattr(adasplit_replies, "decode_activations", take)
-    monkeypatch.setattr("adasplit_flwr.exchange.decode_gradients", take)
-    monkeypatch.setattr(
-        adasplit_downlink,
-        "gradient_tensors",
-        lambda gradients, _: ndarrays_to_parameters(put(gradients)).tensors,
-    )
 
 
 @pytest.mark.usefixtures("double_wire")

@@ -50,6 +50,18 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"client_weights": "relayed", "min_fit_clients": 2},
         "min_fit_clients is 2, but with client_weights 'relayed'",
     ),
+    "parts that would never be averaged": (
+        {"client_weights": "averaged", "share_every": 7},
+        "share_every is 7, so that client parts are shared after 7 rounds, but rounds is 6: it mus",
+    ),
+    "gradients that would come too late": (
+        {"client_weights": "relayed", "share_every": 6, "server_gradient": "selected"},
+        "one that brings the server's last gradients, but rounds is 6: it must be at least 7",
+    ),
+    "one round with gradients for shared parts": (
+        {"client_weights": "averaged", "server_gradient": "selected", "rounds": 1},
+        "share_every is 1, so .* after 1 rounds and one .*: it must be at least 2",
+    ),
     "settings twice": ({"settings": AdaSplitSettings()}, r"give settings or \['adam_learning_rate"),
 }
 

@@ -34,6 +34,7 @@ from tests.strategies.adasplit_federation import (
     adasplit,
     tiny_split,
 )
+from tests.strategies.adasplit_federation import exchange as exchange_with
 from tests.strategies.federation import managed
 from zerofl_flwr.errors import PayloadError
 
@@ -127,6 +128,36 @@ def test_weights_come_behind_the_activations() -> None:
     error = refusal(of_another_round, ins=ins)
     assert (error.sender, error.field) == ("client 3", "round")
     assert "round 1 expected, 2 came" in error.reason
+
+
+def finishing() -> tuple[FitIns, FitRes]:
+    """Let a client finish the exchange of round 1 in round 2, with the server's gradients."""
+    options: dict[str, Any] = {"client_weights": "averaged", "server_gradient": "selected"}
+    strategy, node = adasplit(**options), SplitNode(3)
+    manager = managed([node])
+    exchange_with(strategy, manager, 1)
+    ((_, ins),) = strategy.configure_fit(2, NOTHING, manager)
+    return ins, node.train_client(ins)
+
+
+def test_a_finishing_reply_has_weights_and_nothing_else() -> None:
+    ins, result = finishing()
+    exchange = decode(result, ins)
+    assert (exchange.batches, list(exchange.weights)) == ([], list(WEIGHTS.arrays))
+    assert (result.num_examples, result.metrics["iterations"]) == (0, 0)
+    expected = "0 expected in a round that takes no batch"
+    for spoil, field, says in (
+        (examples(4), "num_examples", f"{expected}, 4 came"),
+        (examples(False), "num_examples", f"{expected}, False came"),
+        (metrics(iterations=1), "iterations", f"{expected}, 1 came"),
+        (metrics(iterations=None), "iterations", f"{expected}, None came"),
+        (metrics(round=1), "round", "a reply to round 2 expected, to 1 came"),
+        (metrics(activation_arrays=2), "activation_arrays", "nobody asked for"),
+        (tensors(lambda _: []), "header", "an empty list came"),
+    ):
+        error = refusal(spoil(result), ins=ins)
+        assert (error.sender, error.field) == ("client 3", field)
+        assert says in error.reason
 
 
 def test_batches_of_another_size_at_the_limit() -> None:

@@ -67,24 +67,64 @@ def end_of(strategy: AdaSplit, nodes: list[SplitNode], last: Exchanged) -> tuple
     return frozen(state), arrays, clients, [(t.accuracy, t.loss) for t in tests]
 
 
+FOLLOWING: dict[str, Any] = {
+    "mask": "none",
+    "selection": "all",
+    "server_gradient": "selected",
+    "local_loss": False,
+    "iterations_per_round": 1,
+    "share_every": 2,
+}
+SHARING: dict[str, dict[str, Any]] = {
+    "SplitFed": {"client_weights": "averaged", **FOLLOWING},
+    "SL-basic": {"client_weights": "relayed", **FOLLOWING},
+    "AdaSplit": {
+        "client_weights": "averaged",
+        "server_gradient": "selected",
+        "share_every": 2,
+        "fraction_fit": 0.5,
+        "min_available_clients": 4,
+        "eta": 0.5,
+    },
+}
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_resumed_run_is_the_unbroken_one(kind: str, tmp_path: Path) -> None:
     options = KINDS[kind] if kind == "no masks" else {"mask_memory_mb": 1, **KINDS[kind]}
+    resumed, unbroken = resumed_and_unbroken(tmp_path, 3, options)
+    assert resumed == unbroken
+
+
+@pytest.mark.parametrize("stop", [1, 2, 3], ids=["in a period", "before its end", "after it"])
+@pytest.mark.parametrize("kind", SHARING)
+def test_a_run_is_resumed_wherever_it_stands_between_two_sharings(
+    kind: str, stop: int, tmp_path: Path
+) -> None:
+    """Rounds 3 and 6 are finishing rounds."""
+    resumed, unbroken = resumed_and_unbroken(tmp_path, stop, SHARING[kind])
+    assert resumed == unbroken
+
+
+def resumed_and_unbroken(
+    folder: Path, stop: int, options: dict[str, Any]
+) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """Play a run twice, once with a stop a round after the checkpoint; return how both end."""
 
     def built(name: str) -> AdaSplit:
-        return adasplit(dropout_split(), folder=tmp_path / name, **options)
+        return adasplit(dropout_split(), folder=folder / name, **options)
 
-    whole, nodes = built("whole"), nodes_in(tmp_path / "a")
+    whole, nodes = built("whole"), nodes_in(folder / "a")
     expected = end_of(whole, nodes, run_rounds(whole, nodes, ROUNDS)[-1])
 
-    first, early = built("broken"), nodes_in(tmp_path / "b")
-    run_rounds(first, early, ROUNDS[:3])
-    save_npz(tmp_path / "checkpoint.npz", first.state_arrays())
-    run_rounds(first, early, ROUNDS[3:4])  # past the checkpoint, when the run dies
-    resumed, late = built("broken"), nodes_in(tmp_path / "b")
-    resumed.load_state_arrays(load_npz(tmp_path / "checkpoint.npz", what="checkpoint"))
-    last = run_rounds(resumed, late, ROUNDS[3:])[-1]
-    assert end_of(resumed, late, last) == expected
+    first, early = built("broken"), nodes_in(folder / "b")
+    run_rounds(first, early, ROUNDS[:stop])
+    save_npz(folder / "checkpoint.npz", first.state_arrays())
+    run_rounds(first, early, ROUNDS[stop : stop + 1])  # past the checkpoint, when the run dies
+    resumed, late = built("broken"), nodes_in(folder / "b")
+    resumed.load_state_arrays(load_npz(folder / "checkpoint.npz", what="checkpoint"))
+    last = run_rounds(resumed, late, ROUNDS[stop:])[-1]
+    return end_of(resumed, late, last), expected
 
 
 def test_masks_in_memory_are_part_of_the_state() -> None:
@@ -172,6 +212,7 @@ def test_a_crash_between_two_checkpoints_finds_the_masks_of_the_first(tmp_path: 
         ({"clients/ids": None}, SettingsError, "no state of AdaSplit's clients"),
         ({"weights/head.bias": None}, SettingsError, "do not both have head.bias"),
         ({"relay/queue": None}, SettingsError, "no state of AdaSplit's relay"),
+        ({"sharing/counts": np.ones(3, np.int64)}, SettingsError, "state of AdaSplit's shared"),
     ],
 )
 def test_something_else_is_refused(

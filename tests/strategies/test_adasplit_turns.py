@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from adasplit_flwr.orchestrator import Orchestrator
 from adasplit_flwr.settings import AdaSplitSettings
 from strategies.adasplit_options import Participation
-from strategies.adasplit_turns import Relay, Turn, Turns
+from strategies.adasplit_turns import Turn, Turns
 from strategies.cohort import Cohort
 from strategies.metering import Meter
 from tests.strategies.federation import Node, managed
-from zerofl_flwr.errors import SettingsError
 
 
 def ids(turn: Turn) -> list[int]:
@@ -68,121 +65,184 @@ def test_the_terms_are_those_before_the_round() -> None:
     assert all(math.isnan(term) for client in (1, None) for term in turn.terms_of(client))
 
 
-def goes_round(
-    relay: Relay, availables: Sequence[Sequence[int]], picks: Sequence[int] | None = None
-) -> list[tuple[int, bool]]:
-    pick = None if picks is None else (lambda queue: [c for c in picks if c in queue])
-    return [relay.next(available, pick) for available in availables]
-
-
-def test_the_relay_goes_round_in_partition_order() -> None:
-    turns = goes_round(Relay(), [[1, 4, 6]] * 7)
-    assert [client for client, _ in turns] == [1, 4, 6, 1, 4, 6, 1]
-    assert not any(uploads for _, uploads in turns)
-
-
-def test_uploaders_are_picked_at_the_start_of_a_pass() -> None:
-    asked: list[list[int]] = []
-
-    def pick(queue: Sequence[int]) -> list[int]:
-        asked.append(list(queue))
-        return [queue[len(asked) % len(queue)]]
-
-    relay = Relay()
-    turns = [relay.next([0, 1, 2], pick) for _ in range(6)]
-    assert asked == [[0, 1, 2]] * 2
-    assert turns == [(0, False), (1, True), (2, False), (0, False), (1, False), (2, True)]
-
-
-def test_a_global_phase_that_begins_within_a_pass_picks_among_the_rest() -> None:
-    asked: list[list[int]] = []
-
-    def pick(queue: Sequence[int]) -> list[int]:
-        asked.append(list(queue))
-        return list(queue)
-
-    relay = Relay()
-    assert goes_round(relay, [[0, 1, 2]]) == [(0, False)]
-    assert [relay.next([0, 1, 2], pick) for _ in range(3)] == [(1, True), (2, True), (0, True)]
-    assert asked == [[1, 2], [0, 1, 2]]
-
-
-def test_who_leaves_is_passed_over_and_who_comes_waits_for_the_next_pass() -> None:
-    relay = Relay()
-    turns = goes_round(relay, [[0, 1, 2], [0, 2, 3], [0, 3], [0, 3], [5]], picks=[0, 2, 3])
-    assert turns == [(0, True), (2, True), (0, True), (3, True), (5, False)]
-
-
-@given(
-    st.lists(st.sets(st.integers(0, 5), min_size=1), min_size=1, max_size=30), st.integers(0, 20)
-)
-@settings(deadline=None, max_examples=50)
-def test_the_relay_is_fair_whoever_comes_and_goes(
-    availables: list[set[int]], local_rounds: int
-) -> None:
-    """Nobody who is away has a turn; who stays waits for a begun pass and its own at most."""
-    relay, asked = Relay(), list[list[int]]()
-
-    def pick(queue: Sequence[int]) -> list[int]:
-        asked.append(list(queue))
-        return list(queue[:1])
-
-    seen: list[int] = []
-    for number, available in enumerate(availables):
-        client, uploads = relay.next(sorted(available), None if number < local_rounds else pick)
-        assert client in available
-        assert not (uploads and number < local_rounds)
-        seen.append(client)
-    longest_wait = 5 + 6  # the rest of a pass of six, and a pass of six
-    for start in range(len(seen) - longest_wait + 1):
-        window = slice(start, start + longest_wait)
-        assert set.intersection(*availables[window]) <= set(seen[window])
-    assert all(queue == sorted(queue) for queue in asked)
-
-
-def test_a_whole_pass_of_failures_means_that_nobody_works() -> None:
-    relay = Relay()
-    relay.next([0, 1, 2], None)
-    for misses, verdict in ((0, False), (2, False), (3, True)):
-        relay.misses = misses
-        assert relay.nobody_works is verdict
-
-
-@pytest.mark.parametrize("picks", [None, [2]])
-def test_a_relay_goes_on_from_its_state(picks: list[int] | None) -> None:
-    relay, other = Relay(), Relay()
-    before = goes_round(relay, [[0, 1, 2]] * 2, picks)
-    relay.misses = 1
-    state = relay.state_arrays()
-    assert ("picks" in state) == (picks is not None)
-    other.load_state_arrays(state)
-    assert other.misses == 1
-    assert goes_round(other, [[0, 1, 2]] * 4, picks) == goes_round(relay, [[0, 1, 2]] * 4, picks)
-    assert [client for client, _ in before] == [0, 1]
-
-
-@pytest.mark.parametrize(
-    "state",
-    [
-        {},
-        {"queue": np.zeros(1, np.int64)},
-        {"counts": np.zeros(3, np.int64), "queue": np.zeros(1, np.int64)},
-    ],
-)
-def test_something_else_is_no_state_of_a_relay(state: dict[str, Any]) -> None:
-    with pytest.raises(SettingsError, match="no state of AdaSplit's relay"):
-        Relay().load_state_arrays(state)
-
-
-def test_relayed_turns_have_one_metered_member() -> None:
-    chosen = AdaSplitSettings(client_weights="relayed", kappa=0, eta=0.5)
-    turns = Turns(chosen, Participation(9, 1, 1, 1, 1, 1), Orchestrator(seed=5), 5)
-    manager, cohort = managed([Node(client) for client in (8, 3)]), Cohort(5)
+def played(
+    clients: Sequence[int], rounds: int, gone: Mapping[int, int] | None = None, **options: Any
+) -> list[Turn]:
+    """Let everybody reply to each turn with ten samples; some clients leave before a round."""
+    participation = Participation(rounds, options.pop("fraction_fit", 1.0), 1, 1, 1, 1.0)
+    turns = Turns(AdaSplitSettings(**options), participation, Orchestrator(seed=5), 5)
+    manager, cohort, sharing = (
+        managed([Node(client) for client in clients]),
+        Cohort(5),
+        turns.sharing,
+    )
     seen = []
-    for server_round in range(1, 5):
+    for server_round in range(1, rounds + 1):
+        for client in [c for c, left in (gone or {}).items() if left == server_round]:
+            manager.unregister(manager.clients[str(client)])
         meter = Meter()
-        turn = turns.next(cohort.at(manager, server_round, "fit", meter), server_round, "global")
-        assert [member.meter for member in turn.members] == [meter]
-        seen.append((*ids(turn), len(turn.picks)))
-    assert [client for client, _ in seen] == [3, 8, 3, 8]
-    assert sum(count for _, count in seen[:2]) == sum(count for _, count in seen[2:]) == 1
+        phase = turns._settings.phase_of(server_round, rounds)
+        turn = turns.next(cohort.at(manager, server_round, "fit", meter), server_round, phase)
+        assert all(member.meter is meter for member in turn.members)
+        sharing.took(
+            dict.fromkeys(ids(turn), 10),
+            finished=turn.finishes,
+            shared=turn.shares,
+            picks=list(turn.picks),
+        )
+        if sharing.is_over:
+            sharing.begin()
+        seen.append(turn)
+    return seen
+
+
+def told(turns: Sequence[Turn]) -> list[str]:
+    """Word each turn: phase, members, who is sent the shared part, whether all upload theirs."""
+    return [
+        f"{turn.phase} {ids(turn)} begins {sorted(turn.begins)}" + " shares" * turn.shares
+        for turn in turns
+    ]
+
+
+def test_relayed_turns_have_one_member() -> None:
+    turns = played([8, 3], 4, client_weights="relayed", kappa=0.0, eta=0.5)
+    assert [ids(turn) for turn in turns] == [[3], [8], [3], [8]]
+    assert sum(len(turn.picks) for turn in turns[:2]) == 1
+    assert sum(len(turn.picks) for turn in turns[2:]) == 1
+
+
+def test_personal_parts_begin_and_share_never() -> None:
+    turns = played([1, 2], 3, kappa=0.0, server_gradient="selected")
+    assert told(turns) == ["global [1, 2] begins []"] * 3
+
+
+@pytest.mark.parametrize("weights", ["averaged", "relayed"])
+def test_without_gradients_parts_come_up_with_the_last_exchange(weights: str) -> None:
+    turns = played([3], 6, client_weights=weights, share_every=3, kappa=0.4)
+    one = ["local [3] begins [3]", "local [3] begins []", "global [3] begins [] shares"]
+    assert told(turns) == [*one, *(text.replace("local", "global") for text in one)]
+
+
+@pytest.mark.parametrize("weights", ["averaged", "relayed"])
+def test_with_gradients_a_finishing_round_comes_before_parts_are_shared(weights: str) -> None:
+    turns = played(
+        [3], 8, client_weights=weights, share_every=3, server_gradient="selected", kappa=0
+    )
+    one = ["global [3] begins [3]", "global [3] begins []", "global [3] begins []"]
+    assert told(turns) == [*one, "finish [3] begins [] shares"] * 2
+    assert [len(turn.picks) for turn in turns] == [1, 1, 1, 0] * 2
+    assert not turns[3].terms
+    assert all(turns[number].terms for number in (0, 1, 2, 4))
+
+
+def test_exchanges_of_the_local_phase_have_no_gradients_to_wait_for() -> None:
+    turns = played(
+        [3, 4], 6, client_weights="averaged", share_every=2, server_gradient="selected", kappa=0.4
+    )
+    assert told(turns) == [
+        "local [3, 4] begins [3, 4]",
+        "local [3, 4] begins [] shares",
+        "global [3, 4] begins [3, 4]",
+        "global [3, 4] begins []",
+        "finish [3, 4] begins [] shares",
+        # The last round shares what there is, although a gradient would follow.
+        "global [3, 4] begins [3, 4] shares",
+    ]
+
+
+def test_the_last_round_ends_a_period_early() -> None:
+    turns = played(
+        [3], 6, client_weights="relayed", share_every=3, server_gradient="selected", kappa=0
+    )
+    assert [turn.phase for turn in turns] == ["global"] * 3 + ["finish", "global", "finish"]
+    without = played([3], 4, client_weights="relayed", share_every=3, kappa=0)
+    assert [turn.shares for turn in without] == [False, False, True, True]
+
+
+def test_a_client_has_its_exchanges_before_the_next_in_turn() -> None:
+    turns = played(
+        [1, 4],
+        12,
+        client_weights="relayed",
+        share_every=2,
+        server_gradient="selected",
+        kappa=0,
+        selection="all",
+    )
+    assert [ids(turn) for turn in turns] == [[1]] * 3 + [[4]] * 3 + [[1]] * 3 + [[4]] * 3
+
+
+def test_who_does_not_upload_in_a_pass_has_nothing_to_finish() -> None:
+    turns = played(
+        [1, 4],
+        10,
+        client_weights="relayed",
+        share_every=2,
+        server_gradient="selected",
+        kappa=0,
+        eta=0.5,
+    )
+    (uploader,) = {client for turn in turns[:5] for client in turn.picks}
+    for client in (1, 4):
+        own = [turn for turn in turns[:5] if ids(turn) == [client]]
+        more = client == uploader
+        assert [turn.phase for turn in own] == ["global", "global"] + ["finish"] * more
+        assert [turn.shares for turn in own] == [False] * (1 + more) + [True]
+
+
+def test_a_turn_in_which_the_global_phase_begins_uploads_from_then_on() -> None:
+    turns = played([1, 4], 8, client_weights="relayed", share_every=4, kappa=0.25, selection="all")
+    assert [(turn.phase, ids(turn), sorted(turn.picks)) for turn in turns] == [
+        ("local", [1], []),
+        ("local", [1], []),
+        ("global", [1], [1]),
+        ("global", [1], [1]),
+        *[("global", [4], [4])] * 4,
+    ]
+
+
+def test_those_who_were_drawn_stay_until_parts_are_shared() -> None:
+    turns = played(
+        range(8),
+        9,
+        client_weights="averaged",
+        share_every=2,
+        server_gradient="selected",
+        kappa=0,
+        fraction_fit=0.5,
+    )
+    drawn = [ids(turn) for turn in turns]
+    for start in (0, 3, 6):
+        assert drawn[start] == drawn[start + 1] == drawn[start + 2]
+        # They are those that this round draws without shared parts too.
+        assert drawn[start] == ids(turn_of(range(8), start + 1, fraction_fit=0.5))
+    assert drawn[0] != drawn[3]
+
+
+def test_who_leaves_is_left_out_and_a_period_without_anybody_ends() -> None:
+    averaged: dict[str, Any] = {"client_weights": "averaged", "share_every": 2, "kappa": 0}
+    turns = played([1, 2, 5], 4, {2: 2}, server_gradient="selected", **averaged)
+    assert [ids(turn) for turn in turns] == [[1, 2, 5], [1, 5], [1, 5], [1, 5]]
+    relayed: dict[str, Any] = {**averaged, "client_weights": "relayed", "selection": "all"}
+    turns = played([1, 2], 6, {1: 2}, server_gradient="selected", **relayed)
+    assert told(turns)[:4] == [
+        "global [1] begins [1]",
+        "global [2] begins [2]",
+        "global [2] begins []",
+        "finish [2] begins [] shares",
+    ]
+    turns = played([1, 2], 6, {1: 3}, server_gradient="selected", **relayed)  # when it is to finish
+    assert [turn.phase for turn in turns] == ["global"] * 4 + ["finish", "global"]
+    assert [ids(turn) for turn in turns] == [[1]] * 2 + [[2]] * 4
+
+
+def test_who_leaves_while_a_period_goes_on_takes_nobody_along() -> None:
+    chosen = AdaSplitSettings(client_weights="averaged", share_every=3, kappa=0)
+    turns = Turns(chosen, Participation(9, 1.0, 1, 1, 1, 1.0), Orchestrator(seed=5), 5)
+    manager, cohort = managed([Node(client) for client in (1, 2, 5)]), Cohort(5)
+    first = turns.next(cohort.at(manager, 1, "fit", Meter()), 1, "global")
+    turns.sharing.took(dict.fromkeys(ids(first), 10), finished=False, shared=False, picks=[1])
+    there = cohort.at(manager, 2, "fit", Meter())
+    manager.unregister(manager.clients["2"])  # after the round has begun
+    second = turns.next(there, 2, "global")
+    assert (ids(second), second.begins) == ([1, 5], frozenset())
