@@ -10,7 +10,7 @@ from adasplit_flwr.exchange import Progress
 from adasplit_flwr.local_trainer import LocalTrainer
 from adasplit_flwr.plans import FRESH, ExchangePlan, TestPlan
 from adasplit_flwr.weights_payload import decode_weights
-from zerofl_flwr.errors import ClientFailedError, PayloadError
+from zerofl_flwr.errors import ClientFailedError, DataError, PayloadError
 from zerofl_flwr.model_arrays import Array
 from zerofl_flwr.payload import WireArray
 
@@ -90,22 +90,25 @@ def find_state(
     Raises
     ------
     ClientFailedError
-        If neither is of this run, client and round.
-    DataError
-        If the saved one is damaged.
+        If neither is of this run, client and round, or the saved one is damaged.
     """
     wanted = (run, partition_id, server_round)
     for state in held:
         if (state.run, state.partition_id, state.server_round) == wanted:
             return state
-    saved = StateFolder(root, run).load(partition_id, server_round) if root is not None else None
-    if saved is not None:
-        return saved
+    folder = "no folder of states was given"
+    if root is not None:
+        folder = f"{root} does not hold it"
+        try:
+            saved = StateFolder(root, run).load(partition_id, server_round)
+        except DataError as error:  # as good as none: the client has to begin again
+            saved, folder = None, str(error)
+        if saved is not None:
+            return saved
     has = " and ".join(
         f"client {state.partition_id} of run {state.run} after round {state.server_round}"
         for state in held
     )
-    folder = "no folder of states was given" if root is None else f"{root} does not hold it"
     raise ClientFailedError(
         f"{lost_state(partition_id, run, server_round)}: memory holds {has or 'nothing'}, and "
         f"{folder}"

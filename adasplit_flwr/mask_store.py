@@ -15,7 +15,7 @@ from zerofl_flwr.errors import DataError, SettingsError
 from zerofl_flwr.model_arrays import Array
 
 FILE_NAME = "server-masks.bin"
-DEFAULT_BUDGET_BYTES = 1 << 30
+DEFAULT_BUDGET_BYTES = 1024 * 10**6
 
 _ROWS = 3  # mask, first moment, second moment
 _RECORD = "record/"

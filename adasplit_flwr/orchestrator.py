@@ -7,7 +7,7 @@ is high, and those that were not picked for long.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -142,20 +142,23 @@ class Orchestrator:
         best = np.lexsort((ties, -scores))[:count]
         return [int(client) for client in np.sort(ids[best])]
 
-    def update(self, losses: Mapping[int, float]) -> None:
+    def update(self, losses: Mapping[int, float], *, failed: Collection[int] = ()) -> None:
         """Add one exchange.
 
         Parameters
         ----------
         losses : mapping of int to float
             The server's loss for each picked client, from 0: its mean cross-entropy. A penalty on
-            masks does not belong here, as it can be far above the 100 that clients start with. All
+            masks does not belong here, as it can be far above the 100 that clients start with.
+        failed : collection of int
+            Other picked clients, from which nothing was learned: they count as picked, with the
+            mean of their last two losses, so that one that always fails is not picked for ever. All
             other known clients count as not picked.
 
         Raises
         ------
         SettingsError
-            `losses` is empty, or names a client that :meth:`pick` never had among its candidates.
+            Nobody was picked, or somebody that :meth:`pick` never had among its candidates.
         RoundFailedError
             A loss is negative, NaN, or beyond float32: the server's training diverged.
 
@@ -163,12 +166,12 @@ class Orchestrator:
         -----
         An error leaves everything as it was.
         """
-        if not losses:
-            raise SettingsError("an exchange needs the loss of at least one picked client")
-        rows = self._rows_of(list(losses))
+        rows = self._rows_of([*losses, *failed])
+        if not rows.size:
+            raise SettingsError("an exchange needs at least one picked client")
         values = np.array([_checked_loss(client, loss) for client, loss in losses.items()])
         newest = self._last_losses.mean(axis=1)
-        newest[rows] = values
+        newest[rows[: values.size]] = values
         self._loss_sums = self.gamma * self._loss_sums + newest
         self._waits = self._waits + 1
         self._pick_sums[rows] = self._pick_sums[rows] * self._faded(rows) + 1

@@ -36,9 +36,11 @@ class AdaSplitSettings:
     Parameters
     ----------
     kappa : float
-        Share of the rounds, from the first, in which clients train alone and send nothing.
+        Share of the rounds, from the first, in which clients train alone and upload no activations;
+        tests have traffic of their own.
     eta : float
-        Share of a round's clients that upload activations in the global phase.
+        Share of a round's clients that upload activations in the global phase: their number is
+        rounded, half up, and at least 1.
     selection : str
         Who uploads: ucb (the orchestrator), random or all.
     gamma : float
@@ -50,8 +52,9 @@ class AdaSplitSettings:
     mask_penalty : float
         Weight of the L1 norm of the active client's mask in the server's loss.
     mask_memory_mb : int
-        Megabytes of masks and their Adam moments that the server keeps in memory; the rest lies in
-        a file of the run's folder. Without a folder all stay in memory, 36 MB a client for LeNet.
+        Megabytes (10^6 bytes) of masks and their Adam moments that the server keeps in memory; the
+        rest lies in a file of the run's folder. Without a folder all stay in memory, 36 MB a client
+        for LeNet.
     client_weights : str
         Client parts are personal, averaged, or relayed from client to client.
     share_every : int
@@ -66,7 +69,7 @@ class AdaSplitSettings:
     server_gradient : str
         Who gets the server's gradient with the next message: none, or selected (who uploaded).
     precision : str
-        Activations travel as float32 or float16.
+        Activations of training travel as float32 or float16, those of tests as float32.
     inference : str
         A test happens at the client, which is sent its server part, or at the server, which is sent
         the activations.

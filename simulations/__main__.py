@@ -7,7 +7,7 @@ import os
 import sys
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import Field
 from datetime import datetime
 from functools import partial
@@ -24,6 +24,7 @@ from simulations.setting_groups import (
     UNSET,
     all_fields,
     default_text,
+    fields_of,
     help_texts,
     type_of,
 )
@@ -46,6 +47,13 @@ _PANELS = {
     "adasplit": "AdaSplit",
     "baseline": "Baselines",
 }
+_METHOD_OF = {
+    "zerofl": "zerofl",
+    "split": "adasplit",
+    "adasplit": "adasplit",
+    "baseline": "baseline",
+}
+"""Panels of one method. Settings of the other panels are for all, unless their help says not."""
 _OPTIONS_ONLY = ("out", "resume", "overwrite")
 # Shorter names for what is typed most.
 _ALIASES = {"num-clients": "clients"}
@@ -140,6 +148,7 @@ def _with_setting_options(function: Callable[..., None]) -> Callable[..., None]:
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
         for name, kind, default in fixed
     ]
+    users = {name: {key for _, key, _ in fields_of(name)} for name in ALGORITHMS}
     for group, key, setting in all_fields():
         if key == "algorithm":
             continue
@@ -149,7 +158,7 @@ def _with_setting_options(function: Callable[..., None]) -> Callable[..., None]:
             flags = [f"--{key}/--no-{key}"]
         option = typer.Option(
             *flags,
-            help=_help_of(group, setting),
+            help=escape(f"{_help_of(group, setting)}{_users_text(group, key, users)}"),
             rich_help_panel=_PANELS[group],
             show_default=False,  # it is None here, which stands for "not given"
         )
@@ -173,8 +182,19 @@ def _help_of(group: str, setting: Field[Any]) -> str:
         text = text.replace(f" `{other.name}`", f" --{key}")
     text = text.replace("`", "")
     if default_text(setting) == UNSET and "default: " in text.lower():
-        return escape(text)  # it says what happens then
-    return escape(f"{text} (default: {default_text(setting)})")
+        return text  # it says what happens then
+    return f"{text} (default: {default_text(setting)})"
+
+
+def _users_text(group: str, key: str, keys_of: Mapping[str, Collection[str]]) -> str:
+    """Name the methods that take a setting, or do not, other than its panel would have it."""
+    home = _METHOD_OF.get(group)
+    others = [
+        name for name, keys in keys_of.items() if name != home and (key in keys) == bool(home)
+    ]
+    if not others:
+        return ""
+    return f" Also for {' and '.join(others)}." if home else f" Not for {' or '.join(others)}."
 
 
 app.command(name="run")(_with_setting_options(_run))

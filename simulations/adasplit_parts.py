@@ -19,6 +19,7 @@ from simulations.settings import RunSettings
 from strategies import AdaSplit, AdaSplitRoundReport, AdaSplitTestReport
 from strategies.adasplit_options import MAX_UPLOAD_MB
 from strategies.adasplit_replies import dense_bytes
+from strategies.adasplit_server import check_mask_memory
 from zerofl_flwr.training import Batches
 
 STATES, MASKS = "clients", "masks"
@@ -87,12 +88,18 @@ def make_strategy(
         Name of the run, under which its clients keep their state. Their messages tell it to them.
     on_round, on_test : callable, optional
         Who is told of each round, and of each test.
+
+    Raises
+    ------
+    SettingsError
+        If ``mask_memory_mb`` has no room for one client's mask; in a trial as well.
     """
     data, simulation = load_data(settings.data), settings.simulation
     one_at_a_time = settings.adasplit.client_weights == "relayed"
     split = split_model(settings)
     activation = tuple(try_client(split.client, data.sample_shape).shape[1:])
     largest_mb = dense_bytes(most_samples(settings, data), activation) / 10**6
+    check_mask_memory(split.server, settings.adasplit)
     return AdaSplit(
         split,
         settings.adasplit,

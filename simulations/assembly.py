@@ -9,7 +9,7 @@ from flwr.client import Client, ClientApp, NumPyClient
 from flwr.server import ServerApp, ServerAppComponents, ServerConfig
 from flwr.server.strategy import Strategy
 
-from simulations import adasplit_parts, zerofl_parts
+from simulations import adasplit_parts, baseline_parts, zerofl_parts
 from simulations.recorded import RecordedStrategy
 from simulations.recorder import Recorder
 from simulations.settings import RunSettings
@@ -31,6 +31,8 @@ def make_client(settings: RunSettings, context: Context, folder: Path) -> NumPyC
     partition_id = int(context.node_config["partition-id"])
     if settings.algorithm == "adasplit":
         return adasplit_parts.make_client(settings, partition_id, context.state, folder)
+    if settings.algorithm == "baseline":
+        return baseline_parts.make_client(settings, partition_id, context.state, folder)
     return zerofl_parts.make_client(settings, partition_id)
 
 
@@ -56,7 +58,14 @@ def make_strategy(settings: RunSettings, recorder: Recorder) -> Strategy:
         )
         recorder.summarise_masks = strategy.mask_summary
         return strategy
-    return zerofl_parts.make_strategy(settings, recorder.aggregated)
+    if settings.algorithm == "baseline":
+        return baseline_parts.make_strategy(
+            settings,
+            recorder.run_name or "run",
+            on_round=recorder.aggregated,
+            on_test=recorder.tested_one_by_one,
+        )
+    return zerofl_parts.make_strategy(settings, recorder.aggregated, recorder.tested_one_by_one)
 
 
 def make_server_app(settings: RunSettings, recorder: Recorder) -> ServerApp:

@@ -12,13 +12,16 @@ from adasplit_flwr.client_resume import find_state, resume
 from adasplit_flwr.local_trainer import LocalTrainer
 from adasplit_flwr.plans import FRESH, TestPlan
 from adasplit_flwr.weights_payload import CLIENT, SERVER, encode_weights, named_arrays
-from simulations import adasplit_parts
+from simulations import adasplit_parts, baseline_parts
+from simulations.baselines import AloneClient
 from simulations.checkpoint import Checkpoint
 from simulations.network_file import check_suffix, save_network
 from simulations.run_models import plain_model
 from simulations.run_name import read_run_name
 from simulations.settings import RunSettings, read_config
 from strategies import AdaSplit
+from strategies.client_rounds import ClientRounds
+from strategies.state import unprefixed
 from zerofl_flwr.errors import DataError, SettingsError
 from zerofl_flwr.model_arrays import Array, array_names, get_arrays, set_arrays
 from zerofl_flwr.npz import load_npz
@@ -71,9 +74,10 @@ def export(run: Path, client: int | None, out: Path) -> Exported:
 def export_network(run: Path, client: int | None = None) -> Exported:
     """Read a trained network out of a run's folder; nothing there is written.
 
-    Of ZeroFL (arXiv 2208.02507) it is the global model. Of AdaSplit (arXiv 2112.01637) it is a
-    client's own network, as it was in the last test: the client's part, without its head, and the
-    server part with its weights as the client's mask lets them through.
+    Of ZeroFL (arXiv 2208.02507) and the baselines that average it is the global model. Of AdaSplit
+    (arXiv 2112.01637) it is a client's own network, as it was in the last test: the client's part,
+    without its head, and the server part with its weights as the client's mask lets them through.
+    Of clients that train alone it is a client's own as well.
 
     Parameters
     ----------
@@ -81,7 +85,7 @@ def export_network(run: Path, client: int | None = None) -> Exported:
         Folder of a run that has finished, or has a checkpoint: then the network is that one's. A
         run that goes on meanwhile is not disturbed, but may take away what is to be read.
     client : int, optional
-        Partition id; for AdaSplit alone, which needs it.
+        Partition id; needed where clients have networks of their own, and refused elsewhere.
 
     Returns
     -------
@@ -106,6 +110,9 @@ def export_network(run: Path, client: int | None = None) -> Exported:
     if settings.algorithm == "adasplit":
         with threads_restored():
             return _personal_network(settings, run, _checked(client, settings))
+    if settings.algorithm == "baseline" and settings.simulation.strategy == "alone":
+        with threads_restored():
+            return _network_of_alone(settings, run, _checked(client, settings))
     if client is not None:
         raise SettingsError(
             f"client {client} of {run} was asked for, but its method is {settings.algorithm}, "
@@ -117,8 +124,9 @@ def export_network(run: Path, client: int | None = None) -> Exported:
 def _checked(client: int | None, settings: RunSettings) -> int:
     last = settings.data.num_clients - 1
     if client is None:
+        method = "AdaSplit" if settings.algorithm == "adasplit" else "strategy alone"
         raise SettingsError(
-            f"with AdaSplit each client has a network of its own: say whose with --client, 0 to "
+            f"with {method} each client has a network of its own: say whose with --client, 0 to "
             f"{last}"
         )
     if not 0 <= client <= last:
@@ -143,7 +151,8 @@ def _global_network(settings: RunSettings, run: Path) -> Exported:
         raise DataError(f"{run} holds no network yet: it has neither {_MODEL} nor {_CHECKPOINT}")
     set_arrays(model, arrays, sender=str(path))
     notes = _unfinished(server_round, rounds)
-    if sparsity := settings.zerofl.plan(server_round).sparsity:
+    zerofl = settings.algorithm == "zerofl"
+    if zerofl and (sparsity := settings.zerofl.plan(server_round).sparsity):
         arguments = f"model, {sparsity}"
         if settings.simulation.masked is not None:
             layers = [name.strip() for name in settings.simulation.masked.split(",")]
@@ -156,13 +165,7 @@ def _global_network(settings: RunSettings, run: Path) -> Exported:
 
 
 def _personal_network(settings: RunSettings, run: Path, client: int) -> Exported:
-    path = run / _CHECKPOINT
-    if not path.exists():
-        raise DataError(
-            f"{run} has no {_CHECKPOINT}, which a client's network is made from: the run has not "
-            "come to its first, or keeps none (checkpoint-every 0)"
-        )
-    checkpoint, name = Checkpoint.load(path), read_run_name(run)
+    checkpoint, name = _checkpoint_of(run), read_run_name(run)
     strategy = adasplit_parts.make_strategy(settings, run, name)
     strategy.load_state_arrays(checkpoint.state)
     parts = _client_part(settings, run, strategy, client, checkpoint.server_round, name)
@@ -181,6 +184,36 @@ def _personal_network(settings: RunSettings, run: Path, client: int) -> Exported
     )
 
 
+def _network_of_alone(settings: RunSettings, run: Path, client: int) -> Exported:
+    checkpoint, name = _checkpoint_of(run), read_run_name(run)
+    rounds = ClientRounds(name)
+    rounds.load_state_arrays(unprefixed("wrapped", checkpoint.state))
+    plan = rounds.plan(client, checkpoint.server_round)
+    member = baseline_parts.make_client(_on_cpu(settings), client, RecordDict(), run)
+    notes = _unfinished(checkpoint.server_round, settings.simulation.rounds)
+    if plan.state_round == FRESH:
+        set_arrays(member.model, checkpoint.arrays)
+        notes.append(f"client {client} has not trained: its network is the common start")
+    elif isinstance(member, AloneClient):
+        member.resume(plan, [])
+    names, arrays = array_names(member.model), get_arrays(member.model)
+    return Exported(dict(zip(names, arrays, strict=True)), checkpoint.server_round, tuple(notes))
+
+
+def _checkpoint_of(run: Path) -> Checkpoint:
+    path = run / _CHECKPOINT
+    if not path.exists():
+        raise DataError(
+            f"{run} has no {_CHECKPOINT}, which a client's network is made from: the run has not "
+            "come to its first, or keeps none (checkpoint-every 0)"
+        )
+    return Checkpoint.load(path)
+
+
+def _on_cpu(settings: RunSettings) -> RunSettings:
+    return replace(settings, simulation=replace(settings.simulation, device="cpu"))
+
+
 def _client_part(
     settings: RunSettings,
     run: Path,
@@ -190,8 +223,7 @@ def _client_part(
     run_name: str,
 ) -> dict[str, Array]:
     """Bring a client to where its next test would find it, and return its part, by name."""
-    on_cpu = replace(settings, simulation=replace(settings.simulation, device="cpu"))
-    member = adasplit_parts.make_client(on_cpu, client, RecordDict(), run)
+    member = adasplit_parts.make_client(_on_cpu(settings), client, RecordDict(), run)
     state_round = strategy.clients.state_round(client)
     if settings.adasplit.client_weights != "personal":
         state_round = FRESH  # what all share replaces the weights of a state

@@ -39,7 +39,7 @@ class Journal:
         """Add a finished round: its row, and those of its other tables by their names.
 
         ``clients.csv`` has a row a client, ``layers.csv`` a row a masked layer (ZeroFL),
-        ``tests.csv`` a row a client that tested (AdaSplit).
+        ``tests.csv`` a row a client that tested.
         """
         whole = {name: [_on_one_line(item) for item in rows] for name, rows in tables.items()}
         self._append("rounds", [row])

@@ -53,7 +53,10 @@ def accuracy_by_round(run: Path) -> Figure | None:
 
 
 def accuracy_by_megabytes(run: Path) -> Figure | None:
-    """Draw test accuracy in percent by the megabytes (10^6 bytes) that all clients moved so far."""
+    """Draw test accuracy in percent by megabytes (10^6 bytes) of all clients' training so far.
+
+    What the tests themselves move is not in it.
+    """
     table = read_table(run / "rounds.csv", ("accuracy", "uplink_bytes", "downlink_bytes"))
     if table is None:
         return None
@@ -77,7 +80,7 @@ def accuracy_by_megabytes(run: Path) -> Figure | None:
     label(
         axes,
         "Test accuracy by traffic",
-        "Traffic of all clients since the start [MB]",
+        "Training traffic of all clients since the start, without tests [MB]",
         "Test accuracy [%]",
     )
     axes.xaxis.set_major_formatter("{x:,g}")

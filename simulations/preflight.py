@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from flwr.app import RecordDict
 
-from simulations import adasplit_parts, zerofl_parts
+from simulations import adasplit_parts, baseline_parts, zerofl_parts
 from simulations.adasplit_checks import check_split_run
 from simulations.data import FederatedData, load_data
 from simulations.devices import has_cuda, server_device
@@ -41,6 +41,11 @@ def check(settings: RunSettings) -> None:
         check_split_run(settings, data)
         adasplit_parts.make_client(settings_here, 0, RecordDict(), Path())
         adasplit_parts.make_strategy(settings, None)
+        return
+    if settings.algorithm == "baseline":
+        baseline_parts.check_baseline(settings)
+        baseline_parts.make_client(settings_here, 0, RecordDict(), Path())
+        baseline_parts.make_strategy(settings)
         return
     _check_schedules(settings)
     zerofl_parts.make_client(settings_here, 0)

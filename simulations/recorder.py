@@ -27,6 +27,7 @@ from simulations.journal import LINES, TABLES, Journal
 from simulations.report import write_plots
 from simulations.round_rows import (
     Report,
+    TestReport,
     initial_row,
     round_line,
     round_row,
@@ -39,7 +40,7 @@ from simulations.run_name import RUN_NAME, draw_run_name, read_run_name
 from simulations.settings import RunSettings, read_config
 from simulations.tensorboard import write_scalars
 from simulations.zero_positions import ZeroPositions
-from strategies import AdaSplitTestReport, MaskSummary, RoundReport
+from strategies import MaskSummary, RoundReport
 from strategies.state import State
 from zerofl_flwr.errors import DataError, RoundFailedError, SettingsError
 from zerofl_flwr.model_arrays import Array
@@ -68,7 +69,7 @@ class Recorder:
     checkpoint : Checkpoint or None
         What the run continues from.
     run_name : str
-        Name under which AdaSplit's clients keep their state; empty for ZeroFL, whose have none.
+        Name under which clients keep their state; empty for methods whose clients have none.
     on_round : callable or None
         Called with each finished round's number, for a progress bar.
     summarise_masks : callable or None
@@ -91,7 +92,7 @@ class Recorder:
         self.on_round: Callable[[int], None] | None = None
         self.summarise_masks: Callable[[], MaskSummary] | None = None
         self._report: Report | None = None
-        self._tests: AdaSplitTestReport | None = None
+        self._tests: TestReport | None = None
         self._seconds = math.nan
         self._test: dict[str, float] = {}
         self._journal = Journal(folder)
@@ -127,15 +128,14 @@ class Recorder:
         counts = pd.DataFrame(data.label_counts(), columns=list(data.class_names))
         counts.insert(0, "partition_id", range(len(counts)))
         counts.to_csv(folder / _PARTITIONS, index=False)
-        splits = settings.algorithm == "adasplit"
-        run_name = draw_run_name(folder) if splits else ""
+        run_name = draw_run_name(folder) if settings.keeps_client_states else ""
         recorder = cls(folder, settings, lock, run_name=run_name)
         if data.without_id:
             recorder._warn(
                 f"{data.without_id} training samples have no {settings.data.partition_by!r} and "
                 "are left out"
             )
-        for line in split_run_warnings(settings, data) if splits else ():
+        for line in split_run_warnings(settings, data) if settings.algorithm == "adasplit" else ():
             recorder._warn(line)
         return recorder
 
@@ -157,7 +157,7 @@ class Recorder:
             checkpoint = Checkpoint.load(folder / _CHECKPOINT)
             if checkpoint.server_round >= settings.simulation.rounds:
                 raise SettingsError(f"{folder} is finished: all {checkpoint.server_round} rounds")
-            run_name = read_run_name(folder) if settings.algorithm == "adasplit" else ""
+            run_name = read_run_name(folder) if settings.keeps_client_states else ""
             # Rows of rounds that the stopped run wrote after its last checkpoint will come again.
             Journal(folder).drop_after(checkpoint.server_round)
             return cls(folder, settings, lock, checkpoint, run_name)
@@ -183,13 +183,18 @@ class Recorder:
         """Take the server's test of a round's model; round 0 is the initial model."""
         self._test |= {"loss": loss, "accuracy": float(metrics.get("accuracy", math.nan))}
         if server_round == 0:
-            self._journal.append_initial(initial_row(self._test))
+            self._journal.append_initial(initial_row(self._test, self.settings))
             self.console.print(f"initial model: {test_text(self._test)}")
             self._test = {}
 
-    def tested_one_by_one(self, report: AdaSplitTestReport) -> None:
-        """Take AdaSplit's report of a test: each client has a network of its own."""
+    def tested_one_by_one(self, report: TestReport) -> None:
+        """Take the report of a test by clients, each on its own data.
+
+        The round's accuracy is the mean over them, but for ZeroFL, whose server tests.
+        """
         self._tests = report
+        if self.settings.algorithm == "zerofl":
+            return
         figures = {name: float(value) for name, value in report.metrics().items()}
         self._test |= {"loss": report.loss, **figures}
 

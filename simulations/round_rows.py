@@ -1,4 +1,4 @@
-"""What the tables of a run's folder say of a round: one row each, of either method."""
+"""What the tables of a run's folder say of a round: one row each, of any method."""
 
 from __future__ import annotations
 
@@ -8,15 +8,24 @@ from dataclasses import asdict
 from typing import Any
 
 from simulations.settings import RunSettings
-from strategies import AdaSplitRoundReport, AdaSplitTestReport, RoundReport
+from strategies import (
+    AdaSplitRoundReport,
+    AdaSplitTestReport,
+    BaselineRoundReport,
+    ClientTestReport,
+    RoundReport,
+)
 
 Row = dict[str, Any]
-Report = RoundReport | AdaSplitRoundReport
+Report = RoundReport | AdaSplitRoundReport | BaselineRoundReport
+TestReport = AdaSplitTestReport | ClientTestReport
 _NAMED_CLIENTS = 5
 
 
-def initial_row(test: Mapping[str, float]) -> Row:
-    """Return the row of the initial model, round 0, which ZeroFL's server tests."""
+def initial_row(test: Mapping[str, float], settings: RunSettings) -> Row:
+    """Return the row of the initial model, round 0, where the server tests it."""
+    if settings.algorithm == "baseline":
+        return _baseline_row(BaselineRoundReport(0, ()), math.nan, test, math.nan)
     return _zerofl_row(0, None, math.nan, test, math.nan)
 
 
@@ -33,7 +42,7 @@ def round_row(
     ----------
     server_round : int
         From 1.
-    report : RoundReport or AdaSplitRoundReport
+    report : RoundReport, AdaSplitRoundReport or BaselineRoundReport
         What the strategy told.
     seconds : float
         From configuring the round's training to its aggregate.
@@ -53,11 +62,13 @@ def round_row(
         rate = settings.adasplit.learning_rate_at(server_round, rounds)
         return _adasplit_row(server_round, report, seconds, test, rate)
     rate = settings.training.learning_rate_at(server_round, rounds)
+    if isinstance(report, BaselineRoundReport):
+        return _baseline_row(report, seconds, test, rate)
     return _zerofl_row(server_round, report, seconds, test, rate)
 
 
 def round_tables(
-    server_round: int, report: Report, test: AdaSplitTestReport | None
+    server_round: int, report: Report, test: TestReport | None
 ) -> dict[str, list[Row]]:
     """Return a round's rows of the other tables, by the table's name."""
     tables: dict[str, Sequence[Any]] = {"clients": report.clients}
@@ -91,7 +102,7 @@ def round_line(
 
 
 def test_text(test: Mapping[str, float]) -> str:
-    """Word a test's figures; the accuracy of AdaSplit is the mean over clients."""
+    """Word a test's figures; an accuracy may be the mean over clients."""
     if "accuracy" not in test:
         return "not tested    "
     return f"accuracy {100 * test['accuracy']:5.1f} %  loss {test['loss']:6.3f}"
@@ -170,4 +181,27 @@ def _adasplit_row(
         "server_seconds": metrics["server_seconds"],
         "round_seconds": seconds,
         "mask_density": metrics["mask_density"],
+    }
+
+
+def _baseline_row(
+    report: BaselineRoundReport, seconds: float, test: Mapping[str, float], learning_rate: float
+) -> Row:
+    metrics = report.metrics()
+    return {
+        "round": report.server_round,
+        "loss": test.get("loss", math.nan),
+        "accuracy": test.get("accuracy", math.nan),
+        "trained_accuracy": test.get("trained_accuracy", math.nan),
+        "train_loss": metrics["train_loss"],
+        "clients": len(report.clients),
+        "replies": metrics["replies"],
+        "failures": metrics["failures"],
+        "learning_rate": learning_rate,
+        "downlink_bytes": metrics["downlink_bytes"],
+        "uplink_bytes": metrics["uplink_bytes"],
+        **_test_bytes(test),
+        "test_failures": int(test.get("evaluation_failures", 0)),
+        "train_seconds": metrics["train_seconds"],
+        "round_seconds": seconds,
     }

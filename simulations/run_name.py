@@ -1,4 +1,4 @@
-"""The name of a run, under which AdaSplit's clients keep their state."""
+"""The name of a run, under which its clients keep their state."""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ from types import NoneType
 from typing import Any
 
 from adasplit_flwr.settings import AdaSplitSettings
+from simulations.baseline_settings import BaselineSettings
 from simulations.data_settings import DataSettings
 from simulations.simulation_settings import SimulationSettings
 from simulations.split_settings import SplitSettings
@@ -36,18 +37,21 @@ GROUPS: dict[str, Any] = {
     "zerofl": ZeroFLSettings,
     "split": SplitSettings,
     "adasplit": AdaSplitSettings,
+    "baseline": BaselineSettings,
 }
 _GROUPS_OF = {
     "zerofl": ("simulation", "data", "training", "zerofl"),
     "adasplit": ("simulation", "data", "training", "split", "adasplit"),
+    "baseline": ("simulation", "data", "training", "baseline"),
 }
 _UNUSED = {
     "zerofl": frozenset[str](),
+    "baseline": frozenset({"masked"}),
     "adasplit": frozenset(
         {
             *("masked", "strategy", "server-learning-rate", "server-momentum", "server-tau"),
-            *("proximal-mu", "learning-rate", "learning-rate-end", "momentum", "weight-decay"),
-            "local-epochs",
+            *("proximal-mu", "optimizer", "learning-rate", "learning-rate-end", "momentum"),
+            *("weight-decay", "local-epochs"),
         }
     ),
 }

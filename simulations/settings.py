@@ -6,11 +6,12 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import tomli_w
 
 from adasplit_flwr.settings import AdaSplitSettings
+from simulations.baseline_settings import BaselineSettings
 from simulations.data_settings import DataSettings
 from simulations.dataset_names import absolute_names
 from simulations.models import paper_masked
@@ -39,7 +40,7 @@ Scalar = bool | int | float | str
 class RunSettings:
     """Everything that decides a run's result; ``config.toml`` of a run's folder holds just this.
 
-    Settings of the other method stay at their defaults and have no effect.
+    Settings of other methods stay at their defaults and have no effect.
     """
 
     simulation: SimulationSettings = field(default_factory=SimulationSettings)
@@ -48,6 +49,7 @@ class RunSettings:
     zerofl: ZeroFLSettings = field(default_factory=ZeroFLSettings)
     split: SplitSettings = field(default_factory=SplitSettings)
     adasplit: AdaSplitSettings = field(default_factory=AdaSplitSettings)
+    baseline: BaselineSettings = field(default_factory=BaselineSettings)
 
     def __post_init__(self) -> None:
         """Check what concerns more than one group of settings."""
@@ -56,14 +58,14 @@ class RunSettings:
                 f"clients-per-round is {self.simulation.clients_per_round}, but there are only "
                 f"{self.data.num_clients} clients (num-clients)"
             )
-        if (
-            self.algorithm == "zerofl"
-            and self.zerofl.min_replies > self.simulation.clients_per_round
-        ):
+        needed = {"zerofl": self.zerofl.min_replies, "baseline": self.baseline.min_replies}
+        if needed.get(self.algorithm, 1) > self.simulation.clients_per_round:
             raise SettingsError(
-                f"min-replies is {self.zerofl.min_replies}, but only "
+                f"min-replies is {needed[self.algorithm]}, but only "
                 f"{self.simulation.clients_per_round} clients train in a round"
             )
+        self._check_optimizer()
+        self._check_contrast()
         unknown = sorted(p for p in self.slow_clients if p >= self.data.num_clients)
         if unknown:
             raise SettingsError(
@@ -86,21 +88,24 @@ class RunSettings:
         """How many times as long a client takes, by partition id; empty for most runs."""
         return {} if self.simulation.slow is None else parse_slow(self.simulation.slow)
 
+    @property
+    def keeps_client_states(self) -> bool:
+        """Whether clients keep something of their own from round to round."""
+        if self.algorithm == "baseline":
+            return self.simulation.strategy in ("scaffold", "alone")
+        return self.algorithm == "adasplit"
+
     def resolved(self) -> RunSettings:
         """Return the same settings with the paths of local data folders made absolute.
 
         Workers on Ray, and a run's ``config.toml``, must not depend on where the run was started.
         """
-        dataset, state_dir = absolute_names(self.data.datasets), self.split.state_dir
-        if state_dir is not None:
-            state_dir = str(Path(state_dir).absolute())
-        if (dataset, state_dir) == (self.data.dataset, self.split.state_dir):
+        dataset = absolute_names(self.data.datasets)
+        split, baseline = _absolute_states(self.split), _absolute_states(self.baseline)
+        if (dataset, split, baseline) == (self.data.dataset, self.split, self.baseline):
             return self
-        return replace(
-            self,
-            data=replace(self.data, dataset=dataset),
-            split=replace(self.split, state_dir=state_dir),
-        )
+        data = replace(self.data, dataset=dataset)
+        return replace(self, data=data, split=split, baseline=baseline)
 
     def to_mapping(self) -> dict[str, Scalar]:
         """Return what the method uses under kebab-case keys, without what is unset."""
@@ -116,7 +121,7 @@ class RunSettings:
 
         Defaults of ZeroFL are those that did best in the study, or with ``paper = true`` the
         paper's own. An empty text unsets an optional setting, since neither TOML nor run-config has
-        a None. A setting of the other method may come with its default value, as all do under
+        a None. A setting of another method may come with its default value, as all do under
         ``flwr run``.
 
         Raises
@@ -159,6 +164,46 @@ class RunSettings:
         """Write ``config.toml``."""
         path.write_text(tomli_w.dumps(self.to_mapping()), encoding="utf-8")
 
+    def _check_optimizer(self) -> None:
+        """Refuse what a baseline's arithmetic does not cover."""
+        strategy, training = self.simulation.strategy, self.training
+        if self.algorithm != "baseline" or strategy not in ("scaffold", "fednova"):
+            return
+        if training.optimizer != "sgd":
+            raise SettingsError(
+                f"strategy {strategy} needs optimizer sgd, not {training.optimizer}"
+            )
+        if strategy == "scaffold" and training.momentum:
+            raise SettingsError(
+                f"strategy scaffold needs sgd without momentum, which is {training.momentum}"
+            )
+
+    def _check_contrast(self) -> None:
+        """Refuse batches that the contrastive loss learns nothing of, and a head without it."""
+        if self.algorithm != "adasplit":
+            return
+        if self.adasplit.local_loss and self.training.batch_size == 1:
+            raise SettingsError(
+                "batch-size is 1, but local-loss is on: a batch of one sample has no pair, so that "
+                "the contrastive loss is 0 and clients learn nothing of it: raise batch-size, or "
+                "turn local-loss off"
+            )
+        default = SplitSettings.projection_dim
+        if not self.adasplit.local_loss and self.split.projection_dim != default:
+            raise SettingsError(
+                f"projection-dim is {self.split.projection_dim}, but with local-loss off there is "
+                f"no contrastive loss: leave it at {default}"
+            )
+
+
+_Settings = TypeVar("_Settings", SplitSettings, BaselineSettings)
+
+
+def _absolute_states(settings: _Settings) -> _Settings:
+    if settings.state_dir is None:
+        return settings
+    return replace(settings, state_dir=str(Path(settings.state_dir).absolute()))
+
 
 def _refuse_others(values: Mapping[str, Any], algorithm: str, *, paper: bool) -> None:
     """Refuse what another method alone would look at, unless it says no more than its default."""
@@ -173,7 +218,7 @@ def _refuse_others(values: Mapping[str, Any], algorithm: str, *, paper: bool) ->
             continue
         if typed(key, values[key], plain, optional=optional) != setting.default:
             raise SettingsError(
-                f"{key} has no effect with the algorithm {algorithm}: it is a setting of the other "
+                f"{key} has no effect with the algorithm {algorithm}: it is a setting of another "
                 "method"
             )
 

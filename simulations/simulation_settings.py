@@ -10,9 +10,10 @@ from simulations.slow import parse_slow
 from zerofl_flwr.errors import SettingsError
 from zerofl_flwr.naming import unknown_name
 
-ALGORITHMS = ("zerofl", "adasplit")
+ALGORITHMS = ("zerofl", "adasplit", "baseline")
 BACKENDS = ("ray", "in-process")
-STRATEGIES = ("fedavg", "fedavgm", "fedadam", "fedyogi", "fedadagrad", "fedprox")
+FLOWER_STRATEGIES = ("fedavg", "fedavgm", "fedadam", "fedyogi", "fedadagrad", "fedprox")
+STRATEGIES = (*FLOWER_STRATEGIES, "scaffold", "fednova", "alone")
 DEFAULT_SERVER_LEARNING_RATES = {"fedadam": 0.01, "fedyogi": 0.01, "fedadagrad": 0.01}
 
 
@@ -23,7 +24,7 @@ class SimulationSettings:
     Parameters
     ----------
     algorithm : str
-        Method to run: zerofl or adasplit.
+        Method to run: zerofl, adasplit or baseline.
     rounds : int
         Rounds of training.
     clients_per_round : int
@@ -36,9 +37,11 @@ class SimulationSettings:
         input layer, 1x1 convolutions and the last layer; with --paper, the input layer of the two
         small models too.
     strategy : str
-        Flower strategy that is wrapped: fedavg, fedavgm, fedadam, fedyogi, fedadagrad or fedprox.
+        Flower strategy that zerofl wraps, or baseline runs as it is: fedavg, fedavgm, fedadam,
+        fedyogi, fedadagrad or fedprox. For baseline also scaffold, fednova, and alone, where each
+        client trains by itself.
     server_learning_rate : float, optional
-        Learning rate of the server optimizers; default: 1 for fedavgm, 0.01 for fedadam, fedyogi
+        Learning rate of the server; default: 1 for fedavgm and scaffold, 0.01 for fedadam, fedyogi
         and fedadagrad.
     server_momentum : float
         Momentum of fedavgm.
@@ -51,7 +54,8 @@ class SimulationSettings:
         last round is always tested.
     fraction_evaluate : float, optional
         Share of clients that test on their validation samples in these rounds; default: 0 for
-        zerofl, whose server tests the one model, and 1 for adasplit.
+        zerofl, whose server tests the one model, and 1 for adasplit and baseline. With 0 the server
+        of baseline tests the one model too.
     backend : str
         ray, or in-process for tests, notebooks and debugging; flwr run always takes Ray.
     cpus_per_client : int
@@ -63,12 +67,13 @@ class SimulationSettings:
     ray_address : str
         Address of a running Ray cluster; not for flwr run. Default: start one on this machine.
     device : str
-        Device that clients train on: cpu or cuda. The server of zerofl tests on it too; with a Ray
-        address, where this machine has no such device, on the CPU. That of adasplit trains and
-        tests on the CPU always.
+        Device that clients train on: cpu or cuda. The server of zerofl and baseline tests on it
+        too; with a Ray address, where this machine has no such device, on the CPU. That of adasplit
+        trains and tests on the CPU always.
     checkpoint_every : int
-        Rounds between two checkpoints; the last round is always saved. 0 keeps none, and for
-        adasplit none of the clients' own parts either, unless state-dir is given.
+        Rounds between two checkpoints; the last round is always saved. 0 keeps none, and none of
+        what clients keep for themselves (adasplit, scaffold, alone) either, unless state-dir is
+        given.
     slow : str, optional
         Clients that train slower than they could, as PARTITION:FACTOR with commas between, such as
         0:2,3:10; for studies of stragglers.
@@ -106,6 +111,11 @@ class SimulationSettings:
         ):
             if getattr(self, name) not in choices:
                 raise SettingsError(unknown_name(name, getattr(self, name), choices))
+        if self.algorithm == "zerofl" and self.strategy not in FLOWER_STRATEGIES:
+            raise SettingsError(
+                f"strategy is {self.strategy!r}, which is a baseline: zerofl wraps one of "
+                f"{', '.join(FLOWER_STRATEGIES)}; for the other, the algorithm is baseline"
+            )
         for name in ("rounds", "clients_per_round", "evaluate_every", "cpus_per_client"):
             if getattr(self, name) < 1:
                 raise SettingsError(f"{name} is {getattr(self, name)}; it must be at least 1")
@@ -130,4 +140,8 @@ class SimulationSettings:
         """Share of clients that test, by the method's default where it is not given."""
         if self.fraction_evaluate is not None:
             return self.fraction_evaluate
-        return 1.0 if self.algorithm == "adasplit" else 0.0
+        return 0.0 if self.algorithm == "zerofl" else 1.0
+
+    def tests_in(self, server_round: int) -> bool:
+        """Say whether networks are tested after a round; 0 is before the first."""
+        return server_round % self.evaluate_every == 0 or server_round == self.rounds

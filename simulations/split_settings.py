@@ -14,8 +14,10 @@ class SplitSettings:
     Parameters
     ----------
     cut : str
-        Where the model is cut: the number of a built-in model's cut point, counted from the input,
-        or the name of the last child that stays on the client.
+        Where the model is cut: the number of a built-in model's cut point, counted from the input
+        (1 to 4 for lenet and resnet18, 1 to 3 for femnist_cnn and digits_cnn), or the name of the
+        last child that stays on the client. Of a model of your own, how many children stay there,
+        or the last one's name.
     projection_dim : int
         Length of the projection that the contrastive loss is taken of.
     full_batches : bool

@@ -4,7 +4,12 @@ from strategies.adasplit import AdaSplit
 from strategies.adasplit_evaluation import AdaSplitClientTest, AdaSplitTestReport
 from strategies.adasplit_masks import MaskSummary
 from strategies.adasplit_report import AdaSplitClientReport, AdaSplitRoundReport
-from strategies.reports import ClientReport, RoundReport
+from strategies.alone import Alone
+from strategies.baseline import Baseline
+from strategies.client_tests import ClientTest, ClientTestReport
+from strategies.fednova import FedNova
+from strategies.reports import BaselineRoundReport, ClientReport, RoundReport
+from strategies.scaffold import Scaffold
 from strategies.zerofl import ZeroFL
 
 __all__ = [
@@ -13,8 +18,15 @@ __all__ = [
     "AdaSplitClientTest",
     "AdaSplitRoundReport",
     "AdaSplitTestReport",
+    "Alone",
+    "Baseline",
+    "BaselineRoundReport",
     "ClientReport",
+    "ClientTest",
+    "ClientTestReport",
+    "FedNova",
     "MaskSummary",
     "RoundReport",
+    "Scaffold",
     "ZeroFL",
 ]

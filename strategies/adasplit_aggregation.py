@@ -83,9 +83,9 @@ class ExchangeAggregation:
         Raises
         ------
         RoundFailedError
-            If no client that the round needs delivered, if any failed under ``on_failure="raise"``,
-            or if the shared client parts are not finite. Where replies are at fault, nothing has
-            been learned.
+            If no client delivered and none can begin again, if any failed under
+            ``on_failure="raise"``, or if the shared client parts are not finite. Where replies are
+            at fault, nothing has been learned.
         """
         replies, refusals = sort_replies(results, failures)
         good, refused = ExchangeChecker(asked, self._shapes, self._weights).split(replies)
@@ -98,10 +98,10 @@ class ExchangeAggregation:
             shared=turn.shares,
             picks=list(turn.picks),
         )
-        self._judge(server_round, turn, good, refusals)
+        self._judge(server_round, turn, good, refusals, restarts)
         if turn.shares and good:
             self._share(server_round, good)
-        lessons = self._learn(server_round, good)
+        lessons = self._learn(server_round, turn, good)
         for exchange in good:
             lesson = lessons.get(exchange.client, Lessons())
             self._clients.trained(exchange.client, server_round, lesson.gradients)
@@ -114,20 +114,29 @@ class ExchangeAggregation:
         return replace(report, restarts=restarts)
 
     def _judge(
-        self, server_round: int, turn: Turn, good: Sequence[Exchange], refusals: Sequence[Refusal]
+        self,
+        server_round: int,
+        turn: Turn,
+        good: Sequence[Exchange],
+        refusals: Sequence[Refusal],
+        restarts: int,
     ) -> None:
         reasons = self._tell(server_round, [refusal.reason for refusal in refusals])
-        delivered = {exchange.client for exchange in good}
+        works = bool(good or restarts)  # who begins again may deliver next time
+        nobody = not works
         if self._settings.client_weights == "relayed":
             # The next in turn goes on from whoever was last, unless nobody is left to go on.
             if is_over := self._sharing.is_over:
-                self._relay.misses = 0 if good else self._relay.misses + 1
-            failed = is_over and not good and self._relay.nobody_works
-        else:
-            failed = not delivered & (turn.picks or {m.partition_id for m in turn.members})
-        if failed:
-            who = "no picked client" if turn.picks else "no client"
-            raise RoundFailedError(f"round {server_round}: {who} delivered. {reasons}")
+                self._relay.misses = 0 if works else self._relay.misses + 1
+            nobody = nobody and is_over and self._relay.nobody_works
+        if nobody:
+            raise RoundFailedError(f"round {server_round}: no client delivered. {reasons}")
+        if turn.picks and turn.picks.isdisjoint(exchange.client for exchange in good):
+            log(
+                WARNING,
+                "round %d: no picked client delivered, the server learns nothing",
+                server_round,
+            )
 
     def _begin_again(
         self, server_round: int, asked: Asked[ExchangePlan], refusals: Sequence[Refusal]
@@ -160,12 +169,17 @@ class ExchangeAggregation:
         replies = [(exchange.weights, samples[exchange.client]) for exchange in good]
         self._weights.average(replies, server_round)
 
-    def _learn(self, server_round: int, good: Sequence[Exchange]) -> dict[int, Lessons]:
-        lessons = self._trainer.learn({e.client: e.batches for e in good if e.batches})
+    def _learn(self, server_round: int, turn: Turn, good: Sequence[Exchange]) -> dict[int, Lessons]:
+        relayed = self._settings.client_weights == "relayed"
+        lessons = self._trainer.learn(
+            {exchange.client: exchange.batches for exchange in good if exchange.batches},
+            turn.picks,
+            is_entry=not relayed or (self._sharing.is_over and self._relay.pass_is_over),
+        )
         failures = [lesson.failure for lesson in lessons.values() if lesson.failure]
         reasons = self._tell(server_round, failures)
         nothing = bool(lessons) and not any(lesson.samples for lesson in lessons.values())
-        if nothing and self._settings.client_weights != "relayed":
+        if nothing and not relayed:
             raise RoundFailedError(
                 f"round {server_round}: the server could learn from no upload. {reasons}"
             )

@@ -37,6 +37,11 @@ class Relay:
         """Whether everybody of a whole pass has failed."""
         return self.misses >= self._length
 
+    @property
+    def pass_is_over(self) -> bool:
+        """Whether everybody of a pass has had a turn, or has one now."""
+        return not self._queue
+
     def next(self, available: Sequence[int], pick: Pick | None) -> tuple[int, bool]:
         """Return whose turn it is and whether it uploads; who left in between is passed over.
 

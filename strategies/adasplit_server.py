@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -26,7 +26,7 @@ from zerofl_flwr.model_arrays import Array
 from zerofl_flwr.training import seed_of, seeded
 
 _DROPOUT_STREAM = 5  # sets the server's dropout apart from the clients' of the same seed
-_MEGABYTE = 2**20
+_MEGABYTE = 10**6
 
 
 @dataclass
@@ -61,7 +61,8 @@ class ServerTrainer:
 
     AdaSplit, arXiv 2112.01637. Each iteration takes one batch of each client that has one left, in
     partition order, a step each. After the last, the orchestrator gets one entry for the exchange:
-    each client's mean loss over the samples that were learned from.
+    each client's mean loss over the samples that were learned from. Where client parts are relayed,
+    all turns of a pass are one entry.
 
     Parameters
     ----------
@@ -95,12 +96,20 @@ class ServerTrainer:
         self._keep_gradients = keep_gradients
         self.seconds = 0.0
         self._iterations = 0
+        # What the next entry is made of: by client the summed loss and the samples.
+        self._heard: dict[int, tuple[float, int]] = {}
 
     def density(self, client: int) -> float:
         """Return how much of the server part a client's mask lets through."""
         return self._server.density(client)
 
-    def learn(self, uploads: Mapping[int, Sequence[ActivationBatch]]) -> dict[int, Lessons]:
+    def learn(
+        self,
+        uploads: Mapping[int, Sequence[ActivationBatch]],
+        picks: Collection[int] = (),
+        *,
+        is_entry: bool = True,
+    ) -> dict[int, Lessons]:
         """Learn from one exchange.
 
         A batch that the server part does not take, or whose loss or gradient is not finite, changes
@@ -111,6 +120,11 @@ class ServerTrainer:
         uploads : mapping of int to sequence of ActivationBatch
             By partition id. All of them are held until the exchange is over; only the batch at work
             is copied.
+        picks : collection of int
+            Who was to upload, if that is more; with relayed parts, in this exchange.
+        is_entry : bool
+            Whether the orchestrator gets its entry now. Otherwise what it would say is added to
+            that of the next exchange.
 
         Returns
         -------
@@ -129,15 +143,22 @@ class ServerTrainer:
                 if iteration < len(uploads[client]) and not lesson.failure:
                     self._learn_batch(client, uploads[client][iteration], lesson)
             self._iterations += 1
-        losses = {client: each.mean_loss for client, each in lessons.items() if each.samples}
-        if losses:
-            self._orchestrator.update(losses)
+        self._hear(lessons, picks)
+        if is_entry:
+            self._tell()
         self.seconds = time.perf_counter() - started
         return lessons
 
     def state_arrays(self) -> State:
-        """Return ``iterations``, one int64: those of the run, on which dropout depends."""
-        return {"iterations": np.array(self._iterations, np.int64)}
+        """Return ``iterations``, one int64: those of the run, on which dropout depends.
+
+        Between the turns of a pass, ``heard``, (n, 3) in float64, too: client, loss and samples.
+        """
+        state = {"iterations": np.array(self._iterations, np.int64)}
+        if self._heard:
+            rows = [(client, *heard) for client, heard in self._heard.items()]
+            state["heard"] = np.array(rows, np.float64)
+        return state
 
     def load_state_arrays(self, state: Mapping[str, Array]) -> None:
         """Take back what :meth:`state_arrays` returned.
@@ -150,7 +171,29 @@ class ServerTrainer:
         count = state.get("iterations")
         if count is None or count.shape != () or count.dtype != np.int64 or count < 0:
             raise SettingsError("this is no count of iterations of AdaSplit's server")
+        heard = state.get("heard", np.empty((0, 3)))
+        if heard.ndim != 2 or heard.shape[1] != 3 or heard.dtype != np.float64:
+            raise SettingsError("these are no losses of AdaSplit's server")
         self._iterations = int(count)
+        self._heard = {
+            int(client): (loss, int(samples)) for client, loss, samples in heard.tolist()
+        }
+
+    def _hear(self, lessons: Mapping[int, Lessons], picks: Collection[int]) -> None:
+        for client in sorted({*lessons, *picks}):
+            lesson = lessons.get(client, Lessons())
+            loss, samples = self._heard.get(client, (0.0, 0))
+            self._heard[client] = (loss + lesson.loss, samples + lesson.samples)
+
+    def _tell(self) -> None:
+        """Give the orchestrator its entry, if anybody was to upload since the last."""
+        if not self._heard:
+            return
+        losses = {
+            client: loss / samples for client, (loss, samples) in self._heard.items() if samples
+        }
+        self._orchestrator.update(losses, failed=self._heard.keys() - losses.keys())
+        self._heard = {}
 
     def _learn_batch(self, client: int, batch: ActivationBatch, lesson: Lessons) -> None:
         activations = torch.tensor(batch.activations).to(self._server.dtype)
@@ -195,7 +238,7 @@ def build_server(
     store = None
     if settings.mask != "none":
         if folder is not None:
-            _check_room(FlatParameters(part), settings.mask_memory_mb)
+            check_mask_memory(part, settings)
         store = store_for(
             part,
             seed=seed,
@@ -214,10 +257,29 @@ def build_server(
     )
 
 
-def _check_room(weights: FlatParameters, megabytes: int) -> None:
-    needed = math.ceil(record_bytes(weights.length, weights.dtype) / _MEGABYTE)
-    if megabytes < needed:
+def check_mask_memory(part: nn.Module, settings: AdaSplitSettings) -> None:
+    """Refuse a run in whose folder the masks are to lie, but whose memory has no room for one.
+
+    Parameters
+    ----------
+    part : nn.Module
+        The server part.
+    settings : AdaSplitSettings
+        ``mask`` and ``mask_memory_mb`` count here.
+
+    Raises
+    ------
+    SettingsError
+        If one client's mask with its moments takes more than ``mask_memory_mb``, or nothing of the
+        part can be trained.
+    """
+    if settings.mask == "none":
+        return
+    weights = FlatParameters(part)
+    needed = record_bytes(weights.length, weights.dtype)
+    if needed > settings.mask_memory_mb * _MEGABYTE:
+        tenths = math.ceil(10 * needed / _MEGABYTE)
         raise SettingsError(
-            f"mask_memory_mb is {megabytes}; one client's mask and its two moments take "
-            f"{needed} megabytes"
+            f"mask_memory_mb is {settings.mask_memory_mb}; one client's mask and its two moments "
+            f"take {tenths / 10} megabytes"
         )

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from logging import WARNING
 from typing import Any, Generic, TypeVar
 
 from flwr.common import EvaluateRes, FitRes
+from flwr.common.logger import log
 from flwr.server.client_proxy import ClientProxy
 
 from strategies.member import Member, MemberFailedError
-from zerofl_flwr.errors import PayloadError
+from zerofl_flwr.errors import PayloadError, RoundFailedError
 
 # Far above any real data set; a reply that claims more would drown everybody else's.
 MAX_EXAMPLES = 10**9
@@ -39,7 +41,7 @@ def sort_replies(
     failures: Sequence[tuple[ClientProxy, Result] | BaseException],
 ) -> tuple[list[Answer[Result]], list[Refusal]]:
     """Put replies in partition order, whatever order they came in, and name the failures."""
-    replies = [Answer(_member(proxy), result) for proxy, result in results]
+    replies = [Answer(member_of(proxy), result) for proxy, result in results]
     replies.sort(key=lambda reply: reply.member.partition_id)
     refusals = [_refusal(failure) for failure in failures]
     return replies, in_order(refusals)
@@ -86,13 +88,52 @@ def check_examples(num_examples: object, sender: str) -> None:
         )
 
 
+def judge(
+    server_round: int,
+    good: int,
+    refusals: Sequence[Refusal],
+    *,
+    min_replies: int,
+    on_failure: str,
+) -> None:
+    """Log what is refused, and end the run where it cannot, or is not to, go on.
+
+    Parameters
+    ----------
+    server_round : int
+        Round number.
+    good : int
+        How many replies are good.
+    refusals : sequence of Refusal
+        The others.
+    min_replies : int
+        How many good ones a round needs.
+    on_failure : str
+        ``"skip"``, or ``"raise"`` to end the run for any failure.
+
+    Raises
+    ------
+    RoundFailedError
+        With all reasons.
+    """
+    for refusal in refusals:
+        log(WARNING, "round %d: %s", server_round, refusal.reason)
+    reasons = "; ".join(refusal.reason for refusal in refusals)
+    if refusals and on_failure == "raise":
+        raise RoundFailedError(f"round {server_round}: {reasons}")
+    if good < min_replies:
+        raise RoundFailedError(
+            f"round {server_round}: {good} good replies, {min_replies} needed. {reasons}"
+        )
+
+
 def in_order(refusals: Iterable[Refusal]) -> list[Refusal]:
     """Sort refusals by partition id, nameless ones first."""
     return sorted(refusals, key=lambda r: -1 if r.partition_id is None else r.partition_id)
 
 
-def _member(proxy: ClientProxy) -> Member:
-    # A test, or a driver of its own, may hand over bare proxies: their id is then the partition.
+def member_of(proxy: ClientProxy) -> Member:
+    """Return who a proxy is; one that no cohort made goes by its id, as in a driver of its own."""
     return proxy if isinstance(proxy, Member) else Member(proxy, int(proxy.cid))
 
 
@@ -102,5 +143,5 @@ def _refusal(failure: tuple[ClientProxy, Result] | BaseException) -> Refusal:
     if isinstance(failure, BaseException):
         return Refusal(None, f"{type(failure).__name__}: {failure}")
     proxy, result = failure
-    member = _member(proxy)
+    member = member_of(proxy)
     return Refusal(member.partition_id, f"{member}: {result.status.message or 'no reason given'}")

@@ -76,6 +76,11 @@ class GlobalModel:
         return self.names if told else None
 
     @property
+    def has_statistics(self) -> bool:
+        """Whether an array is known to hold BatchNorm's statistics."""
+        return any(map(is_statistic, self.names))
+
+    @property
     def pattern_sizes(self) -> dict[int, int]:
         """Number of values that a reply must hold at each frozen position."""
         return {position: len(pattern) for position, pattern in self.patterns.items()}
@@ -94,6 +99,19 @@ class GlobalModel:
                 f"array_names has {len(self.names)} names, but the model has {count} arrays"
             )
 
+    def take(self, parameters: Parameters) -> None:
+        """Take the round's global model.
+
+        Raises
+        ------
+        SettingsError
+            If the names that the user gave are those of another model.
+        """
+        self.check_fits(parameters)
+        self.arrays = parameters_to_ndarrays(parameters)
+        if len(self.names) != len(self.arrays):
+            self.names = names_by_position(len(self.arrays))
+
     def load(self, parameters: Parameters, plan: RoundPlan) -> Parameters:
         """Take the round's global model, and freeze its masks when the plan says so.
 
@@ -109,10 +127,7 @@ class GlobalModel:
         SettingsError
             If the names that the user gave are those of another model.
         """
-        self.check_fits(parameters)
-        self.arrays = parameters_to_ndarrays(parameters)
-        if len(self.names) != len(self.arrays):
-            self.names = names_by_position(len(self.arrays))
+        self.take(parameters)
         if not plan.frozen:
             self.patterns = {}
             return parameters
@@ -172,7 +187,7 @@ class GlobalModel:
         for position, (name, array) in enumerate(zip(self.names, arrays, strict=True)):
             if not np.issubdtype(array.dtype, np.floating):
                 kept[position] = self.arrays[position]
-            elif mean is not None and name.endswith((".running_mean", ".running_var")):
+            elif mean is not None and is_statistic(name):
                 kept[position] = mean[position]
         return kept
 
@@ -272,6 +287,11 @@ class GlobalModel:
         if csr_nbytes(array.shape, array.dtype, int(np.count_nonzero(array))) >= array.nbytes:
             return array
         return SparseArray.from_dense(array)
+
+
+def is_statistic(name: str) -> bool:
+    """Say whether an array of this name holds BatchNorm's statistics, which no optimizer steps."""
+    return name.endswith((".running_mean", ".running_var"))
 
 
 def _num_bytes(parameters: Parameters) -> int:

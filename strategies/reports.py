@@ -88,6 +88,39 @@ class RoundReport:
         return dict(values)
 
 
+@dataclass(frozen=True)
+class BaselineRoundReport:
+    """A finished round of a baseline.
+
+    Parameters
+    ----------
+    server_round : int
+        From 1.
+    clients : sequence of ClientReport
+        Everybody who was asked, in partition order.
+    """
+
+    server_round: int
+    clients: Sequence[ClientReport]
+
+    @property
+    def good(self) -> list[ClientReport]:
+        """Clients whose reply passed its checks."""
+        return [client for client in self.clients if not client.failure]
+
+    def metrics(self) -> dict[str, Scalar]:
+        """Give the round's figures as Flower metrics; see :class:`RoundReport` for each."""
+        values: dict[str, float] = {
+            "train_loss": mean_train_loss(self.good),
+            "train_seconds": total_train_seconds(self.good),
+            "downlink_bytes": sum(client.downlink_bytes for client in self.clients),
+            "uplink_bytes": sum(client.uplink_bytes for client in self.clients),
+            "replies": len(self.good),
+            "failures": len(self.clients) - len(self.good),
+        }
+        return dict(values)
+
+
 def mean_train_loss(clients: Iterable[ClientReport]) -> float:
     """Average the training loss over the samples of the clients that tell theirs; NaN of none."""
     told = [client for client in clients if not math.isnan(client.train_loss)]

@@ -3,29 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from logging import WARNING
 from typing import Any
 
-from flwr.common import (
-    Code,
-    EvaluateIns,
-    EvaluateRes,
-    FitIns,
-    FitRes,
-    GetParametersIns,
-    Parameters,
-    Scalar,
-)
-from flwr.common.logger import log
+from flwr.common import EvaluateIns, EvaluateRes, FitIns, FitRes, Parameters, Scalar
 from flwr.server.client_manager import ClientManager
 from flwr.server.client_proxy import ClientProxy
 from flwr.server.strategy import FedAvg, Strategy
 
 from strategies.aggregation import Aggregation
-from strategies.answers import Refusal, name_missing, sort_replies
+from strategies.answers import Refusal, judge, name_missing, sort_replies
+from strategies.client_tests import ClientTestReport, read_tests
 from strategies.cohort import Cohort
 from strategies.downlink import GlobalModel
-from strategies.identity import ANSWER_SECONDS
+from strategies.initial_model import initial_model
 from strategies.mask_report import MaskHistory
 from strategies.member import Member
 from strategies.metering import Meter, Traffic
@@ -33,7 +23,7 @@ from strategies.replies import Failure, Reply, ReplyChecker, keep_good
 from strategies.reports import RoundReport, client_reports
 from strategies.state import State, load_strategy_state, prefixed, strategy_state, unprefixed
 from strategies.wrapped import check_can_wrap
-from zerofl_flwr.errors import ClientFailedError, RoundFailedError, SettingsError
+from zerofl_flwr.errors import RoundFailedError, SettingsError
 from zerofl_flwr.model_arrays import Array
 from zerofl_flwr.naming import unknown_name
 from zerofl_flwr.settings import RoundPlan, ZeroFLSettings
@@ -62,6 +52,9 @@ class ZeroFL(Strategy):
         Seeds which clients are sampled, by (seed, round).
     on_round : callable, optional
         Called with a :class:`strategies.reports.RoundReport` after each round's aggregation.
+    on_test : callable, optional
+        Called with a :class:`strategies.client_tests.ClientTestReport` after each evaluation by
+        clients.
     **options
         Fields of :class:`zerofl_flwr.ZeroFLSettings`.
 
@@ -107,6 +100,7 @@ class ZeroFL(Strategy):
         array_names: Sequence[str] | None = None,
         seed: int = 0,
         on_round: Callable[[RoundReport], None] | None = None,
+        on_test: Callable[[ClientTestReport], None] | None = None,
         **options: Any,
     ) -> None:
         super().__init__()
@@ -117,6 +111,7 @@ class ZeroFL(Strategy):
         self.strategy = strategy if strategy is not None else FedAvg()
         check_can_wrap(self.strategy, per_client=self.settings.per_client)
         self.on_round = on_round
+        self.on_test = on_test
         self.masks = MaskHistory()
         self.model = GlobalModel(
             sparse_downlink=self.settings.sparse_downlink, array_names=array_names
@@ -129,6 +124,7 @@ class ZeroFL(Strategy):
         self._meter = Meter()
         self._evaluation_meter = Meter()
         self._asked: list[Member] = []
+        self._asked_to_test: list[Member] = []
 
     def __repr__(self) -> str:
         """Name the wrapped strategy and the settings that matter most."""
@@ -149,19 +145,9 @@ class ZeroFL(Strategy):
             If it has another number of arrays than `array_names`.
         """
         cohort = self._cohort.at(client_manager, 0, "initialize")
-        parameters = self.strategy.initialize_parameters(cohort)
-        if parameters is not None:
-            self.model.check_fits(parameters)
-            return parameters
-        first = cohort.members()[0]
-        answer = first.get_parameters(GetParametersIns({}), ANSWER_SECONDS, None)
-        if answer.status.code != Code.OK:
-            raise ClientFailedError(
-                f"{first} did not tell the initial model: {answer.status.message}; "
-                "give the wrapped strategy initial_parameters"
-            )
-        self.model.check_fits(answer.parameters)
-        return answer.parameters
+        parameters = initial_model(self.strategy, cohort)
+        self.model.check_fits(parameters)
+        return parameters
 
     def configure_fit(
         self, server_round: int, parameters: Parameters, client_manager: ClientManager
@@ -213,7 +199,13 @@ class ZeroFL(Strategy):
         )
         good, refused = keep_good(replies, checker)
         refusals = name_missing(self._asked, good, [*refusals, *refused])
-        self._judge(server_round, good, refusals)
+        judge(
+            server_round,
+            len(good),
+            refusals,
+            min_replies=self.settings.min_replies,
+            on_failure=self.settings.on_failure,
+        )
         all_failures = [*failures, *(RoundFailedError(refusal.reason) for refusal in refused)]
         aggregation = Aggregation(self.strategy, self.model, checker, self.settings)
         parameters, metrics = aggregation.run(server_round, good, all_failures)
@@ -231,6 +223,7 @@ class ZeroFL(Strategy):
         meter = self._evaluation_meter = Meter()
         cohort = self._cohort.at(client_manager, server_round, "evaluate", meter)
         pairs = self.strategy.configure_evaluate(server_round, parameters, cohort)
+        self._asked_to_test = [client for client, _ in pairs if isinstance(client, Member)]
         return self.model.outgoing(pairs, plan)
 
     def aggregate_evaluate(
@@ -239,7 +232,9 @@ class ZeroFL(Strategy):
         results: list[tuple[ClientProxy, EvaluateRes]],
         failures: list[tuple[ClientProxy, EvaluateRes] | BaseException],
     ) -> tuple[float | None, dict[str, Scalar]]:
-        """Let the wrapped strategy average, over replies in partition order.
+        """Let the wrapped strategy average, over good replies in partition order.
+
+        A reply whose number of samples, loss or accuracy cannot be is left out, with a warning.
 
         Returns
         -------
@@ -247,11 +242,13 @@ class ZeroFL(Strategy):
             Its loss and metrics, and with them the bytes of the evaluation's messages, which no
             round's report counts.
         """
-        self.evaluation_traffic = self._evaluation_meter.traffic()
-        self._evaluation_meter = Meter()  # the old one holds the messages that went down
-        for failure in failures:
-            log(WARNING, "round %d, evaluation failed: %s", server_round, failure)
-        ordered = sorted(results, key=lambda pair: getattr(pair[0], "partition_id", 0))
+        meter, self._evaluation_meter = self._evaluation_meter, Meter()  # it holds the messages
+        self.evaluation_traffic = meter.traffic()
+        report, good = read_tests(server_round, self._asked_to_test, meter, results, failures)
+        self._asked_to_test = []
+        if self.on_test is not None:
+            self.on_test(report)
+        ordered: list[tuple[ClientProxy, EvaluateRes]] = [(a.member, a.result) for a in good]
         loss, metrics = self.strategy.aggregate_evaluate(server_round, ordered, failures)
         traffic = self.evaluation_traffic.values()
         measured: dict[str, Scalar] = {
@@ -279,18 +276,6 @@ class ZeroFL(Strategy):
         load_strategy_state(self.strategy, unprefixed("wrapped", state))
         self.masks.packed = unprefixed("mask", state)
         self.model.load_state_arrays(unprefixed("model", state))
-
-    def _judge(self, server_round: int, good: Sequence[Reply], refusals: Sequence[Refusal]) -> None:
-        for refusal in refusals:
-            log(WARNING, "round %d: %s", server_round, refusal.reason)
-        reasons = "; ".join(refusal.reason for refusal in refusals)
-        if refusals and self.settings.on_failure == "raise":
-            raise RoundFailedError(f"round {server_round}: {reasons}")
-        if len(good) < self.settings.min_replies:
-            raise RoundFailedError(
-                f"round {server_round}: {len(good)} good replies, "
-                f"{self.settings.min_replies} needed. {reasons}"
-            )
 
     def _report(
         self, plan: RoundPlan, good: Sequence[Reply], refusals: Sequence[Refusal]

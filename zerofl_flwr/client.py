@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
-from collections.abc import Mapping
-from dataclasses import replace
 
 import torch
 from flwr.client import NumPyClient
@@ -14,6 +11,7 @@ from torch import nn
 
 from zerofl_flwr.errors import SettingsError
 from zerofl_flwr.exchange import Received, read_downlink, write_reply
+from zerofl_flwr.fit_config import number_in, training_in
 from zerofl_flwr.follow import apply_plan
 from zerofl_flwr.model_arrays import Array, array_names, get_arrays, get_specs, set_arrays
 from zerofl_flwr.settings import RoundPlan
@@ -116,8 +114,8 @@ class ZeroFLClient(NumPyClient):
             If there is no data or training diverges.
         """
         plan = RoundPlan.from_config(config)
-        training = self._training_of(config)
-        proximal_mu = _number(config, "proximal_mu", 0.0)
+        training = training_in(config, self.training)
+        proximal_mu = number_in(config, "proximal_mu", 0.0)
         received = self._receive(parameters, plan)
         outcome = train_locally(
             self.model,
@@ -190,19 +188,3 @@ class ZeroFLClient(NumPyClient):
         # Where masks are frozen the server takes values there, whatever this client masks.
         positions = [p for p, name in enumerate(names) if name in masked or p in received.patterns]
         return write_reply(plan, received, trained, positions, names=names)
-
-    def _training_of(self, config: Mapping[str, Scalar]) -> TrainingSettings:
-        epochs = config.get("local-epochs", self.training.local_epochs)
-        return replace(
-            self.training,
-            learning_rate=_number(config, "learning-rate", self.training.learning_rate),
-            local_epochs=epochs,  # type: ignore[arg-type]  # the settings check it
-        )
-
-
-def _number(config: Mapping[str, Scalar], key: str, default: float) -> float:
-    """Read a number from 0 from a round's config."""
-    value = config.get(key, default)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
-        raise SettingsError(f"config entry {key} is {value!r}; expected a number from 0")
-    return float(value)

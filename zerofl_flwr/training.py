@@ -13,25 +13,30 @@ import torch
 from torch import nn
 
 from zerofl_flwr.errors import ClientFailedError, SelectionError, SettingsError
+from zerofl_flwr.naming import unknown_name
 
 LossFunction = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 Batches = Iterable[tuple[torch.Tensor, torch.Tensor]]
+OPTIMIZERS = ("sgd", "adam")
 
 
 @dataclass(frozen=True)
 class TrainingSettings:
-    """How a client trains: SGD over its own data (section 4.1 of the ZeroFL paper).
+    """How a client trains over its own data: with SGD (section 4.1 of the ZeroFL paper), or Adam.
 
     Parameters
     ----------
+    optimizer : str
+        Optimizer of the clients: sgd, or adam with torch's betas. It starts anew in each round, but
+        for the strategy alone, whose clients keep theirs.
     learning_rate : float
-        SGD learning rate of the first round.
+        Learning rate of the first round.
     learning_rate_end : float, optional
         Learning rate of the last round, reached exponentially; default: same.
     momentum : float
-        SGD momentum.
+        Momentum of sgd.
     weight_decay : float
-        SGD weight decay.
+        Weight decay, as part of the gradient.
     batch_size : int
         Samples in a training batch.
     local_epochs : int
@@ -43,6 +48,7 @@ class TrainingSettings:
         If a value is out of range.
     """
 
+    optimizer: str = "sgd"
     learning_rate: float = 0.1
     learning_rate_end: float | None = None
     momentum: float = 0.0
@@ -52,6 +58,8 @@ class TrainingSettings:
 
     def __post_init__(self) -> None:
         """Refuse values that cannot train."""
+        if self.optimizer not in OPTIMIZERS:
+            raise SettingsError(unknown_name("optimizer", self.optimizer, OPTIMIZERS))
         rates = [("learning_rate", self.learning_rate)]
         if self.learning_rate_end is not None:
             rates.append(("learning_rate_end", self.learning_rate_end))
@@ -60,6 +68,8 @@ class TrainingSettings:
                 raise SettingsError(f"{name} is {rate}; it must be a positive number")
         if not 0 <= self.momentum < 1:
             raise SettingsError(f"momentum is {self.momentum}; it must be in [0, 1)")
+        if self.momentum and self.optimizer == "adam":
+            raise SettingsError(f"momentum is {self.momentum}, which only sgd has; adam has betas")
         if not (math.isfinite(self.weight_decay) and self.weight_decay >= 0):
             raise SettingsError(f"weight_decay is {self.weight_decay}; it must not be negative")
         for name in ("batch_size", "local_epochs"):
@@ -91,11 +101,12 @@ class TrainingSettings:
 
 @dataclass(frozen=True)
 class TrainingOutcome:
-    """What local training did: mean loss per sample, samples seen once, seconds of training."""
+    """What local training did: mean loss per sample, samples seen once, seconds, batches taken."""
 
     loss: float
     num_examples: int
     seconds: float
+    steps: int
 
 
 @dataclass(frozen=True)
@@ -121,9 +132,11 @@ def train_locally(
     seed: int | None,
     device: str = "cpu",
     proximal_mu: float = 0.0,
+    optimizer: torch.optim.Optimizer | None = None,
+    correct: Callable[[], None] | None = None,
     loss_function: LossFunction = nn.functional.cross_entropy,
 ) -> TrainingOutcome:
-    """Train ``model`` in place with SGD.
+    """Train ``model`` in place.
 
     Parameters
     ----------
@@ -144,6 +157,10 @@ def train_locally(
     proximal_mu : float
         Weight of FedProx's penalty ``mu / 2 * |w - w_global|^2``; 0 leaves it out. The penalty is
         in the gradient, and not in the loss that is returned.
+    optimizer : torch.optim.Optimizer, optional
+        Of the model's parameters, to go on with; default: a new one, as the settings say.
+    correct : callable, optional
+        Called before each step, when the gradients are there, to change them.
     loss_function : callable
         Mean loss of a batch.
 
@@ -156,14 +173,10 @@ def train_locally(
     started = time.perf_counter()
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     anchors = [parameter.detach().clone() for parameter in trained] if proximal_mu else None
-    optimizer = torch.optim.SGD(
-        trained,
-        lr=settings.learning_rate,
-        momentum=settings.momentum,
-        weight_decay=settings.weight_decay,
-    )
+    if optimizer is None:
+        optimizer = new_optimizer(trained, settings)
     model.train()
-    loss_sum, samples = 0.0, 0
+    loss_sum, samples, steps = 0.0, 0, 0
     try:
         with seeded(seed, device):
             for _ in range(settings.local_epochs):
@@ -176,7 +189,10 @@ def train_locally(
                     loss.backward()  # type: ignore[no-untyped-call]
                     if anchors is not None:
                         _pull_back(trained, anchors, proximal_mu)
+                    if correct is not None:
+                        correct()
                     optimizer.step()
+                    steps += 1
     except (SelectionError, _NotFinite) as error:
         raise ClientFailedError(
             f"training diverged at learning rate {settings.learning_rate}: {error}"
@@ -187,7 +203,18 @@ def train_locally(
         loss=loss_sum / samples,
         num_examples=samples // settings.local_epochs,
         seconds=time.perf_counter() - started,
+        steps=steps,
     )
+
+
+def new_optimizer(
+    parameters: Iterable[nn.Parameter], settings: TrainingSettings
+) -> torch.optim.Optimizer:
+    """Make the optimizer that the settings ask for."""
+    rate, decay = settings.learning_rate, settings.weight_decay
+    if settings.optimizer == "adam":
+        return torch.optim.Adam(parameters, lr=rate, weight_decay=decay)
+    return torch.optim.SGD(parameters, lr=rate, momentum=settings.momentum, weight_decay=decay)
 
 
 @torch.no_grad()

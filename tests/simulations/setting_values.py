@@ -49,6 +49,7 @@ OTHERS: dict[str, Any] = {
     "audio-column": "audio",
     "label-column": "label",
     "seed": 7,
+    "optimizer": "adam",
     "learning-rate": 0.05,
     "learning-rate-end": 0.01,
     "momentum": 0.9,
@@ -102,12 +103,21 @@ ADASPLIT: dict[str, Any] = {
     "adam-schedule": "cosine",
     "on-failure": "raise",
 }
+BASELINE: dict[str, Any] = {
+    "algorithm": "baseline",
+    "strategy": "fedyogi",
+    "on-failure": "raise",
+    "min-replies": 3,
+    "state-dir": "/states",
+}
 # These cannot be set together with others above.
 EXCLUDED = {
     "audio-column": "image-column",
+    "optimizer": "momentum",
     "per-client": "aggregation",
     "activation-penalty": "local-loss",
     "kappa": "local-loss",
+    "projection-dim": "local-loss",
     "temperature": "local-loss",
     "gamma": "selection",
 }
@@ -115,6 +125,8 @@ COMBINED = {
     "zerofl": OTHERS,
     "adasplit": {key: OTHERS[key] for _, key, _ in fields_of("adasplit") if key in OTHERS}
     | ADASPLIT,
+    "baseline": {key: OTHERS[key] for _, key, _ in fields_of("baseline") if key in OTHERS}
+    | BASELINE,
 }
 CASES = [(algorithm, key) for algorithm, mapping in COMBINED.items() for key in mapping]
 

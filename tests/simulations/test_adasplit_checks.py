@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from simulations import runner
 from simulations.adasplit_checks import check_split_run, split_run_warnings
 from simulations.preflight import check
 from simulations.recorder import Recorder
@@ -69,6 +70,34 @@ def test_tests_at_the_server_need_somebody_who_tests() -> None:
         check(small(inference="server", fraction_evaluate=0.0))
     check(small(inference="client", fraction_evaluate=0.0))
     check(small(inference="server"))
+
+
+def test_memory_without_room_for_a_mask_is_found_before_a_folder_is_made(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    # Behind its first block, LeNet for digits has 591,360 weights: 7,096,320 bytes a client.
+    message = r"mask_memory_mb is 7; one client's mask and its two moments take 7\.1 megabytes"
+    with pytest.raises(SettingsError, match=message):
+        runner.run(small(model="lenet", mask_memory_mb=7), folder)
+    assert not folder.exists()
+    check(small(model="lenet", mask_memory_mb=8))
+    check(small(model="lenet", mask="none"))
+
+
+def test_batches_of_one_sample_teach_clients_nothing() -> None:
+    message = "batch-size is 1, but local-loss is on: a batch of one sample has no pair, so that "
+    with pytest.raises(SettingsError, match=message):
+        small(batch_size=1)
+    assert small(batch_size=2).training.batch_size == 2
+    assert small(batch_size=1, local_loss=False, kappa=0.0).training.batch_size == 1
+    assert RunSettings.from_mapping({"batch-size": 1}).training.batch_size == 1
+
+
+def test_a_projection_without_a_local_loss_is_refused() -> None:
+    message = "projection-dim is 32, but with local-loss off .* loss: leave it at 64"
+    with pytest.raises(SettingsError, match=message):
+        small(local_loss=False, kappa=0.0, projection_dim=32)
+    assert small(projection_dim=32).split.projection_dim == 32
+    assert small(local_loss=False, kappa=0.0, projection_dim=64).split.projection_dim == 64
 
 
 @pytest.mark.parametrize(

@@ -52,8 +52,8 @@ def flwr_environment(tmp_path: Path) -> Iterator[dict[str, str]]:
             continue
 
 
-@pytest.mark.timeout(420)
-def test_flwr_run_trains_by_either_method_and_writes_the_run_folder(
+@pytest.mark.timeout(620)
+def test_flwr_run_trains_by_any_method_and_writes_the_run_folder(
     tmp_path: Path, flwr_environment: dict[str, str]
 ) -> None:
     flwr = shutil.which("flwr", path=flwr_environment["PATH"])
@@ -88,9 +88,9 @@ def test_flwr_run_trains_by_either_method_and_writes_the_run_folder(
     assert (out / "model.npz").exists()
     # The other method, by the same app and SuperLink.
     split = tmp_path / "split"
-    config += ' algorithm="adasplit" kappa=0.5 slow="0:1.5"'
+    options = ' algorithm="adasplit" kappa=0.5 slow="0:1.5"'
     done = subprocess.run(
-        [*command, "--run-config", config.replace(str(out), str(split))],
+        [*command, "--run-config", config.replace(str(out), str(split)) + options],
         env=flwr_environment,
         capture_output=True,
         text=True,
@@ -104,6 +104,23 @@ def test_flwr_run_trains_by_either_method_and_writes_the_run_folder(
     assert rounds["picked"].tolist() == [0, 2], output
     assert rounds["test_failures"].tolist() == [0, 0], output
     assert (split / "model.npz").exists()
+    # A baseline whose clients keep a state between messages.
+    scaffold = tmp_path / "scaffold"
+    options = ' algorithm="baseline" strategy="scaffold"'
+    done = subprocess.run(
+        [*command, "--run-config", config.replace(str(out), str(scaffold)) + options],
+        env=flwr_environment,
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    output = done.stdout + done.stderr
+    assert (scaffold / "rounds.csv").exists(), output
+    rounds = pd.read_csv(scaffold / "rounds.csv")
+    assert rounds["replies"].tolist() == [3, 3], output
+    assert rounds["accuracy"].notna().all(), output
+    assert (scaffold / "model.npz").exists()
 
 
 def test_a_run_is_resumed_with_its_own_settings_only() -> None:

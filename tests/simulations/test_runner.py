@@ -69,6 +69,7 @@ def test_the_folder_holds_everything(in_process: Path) -> None:
         "mask_overlap",
         "zero_positions",
         "overlap_matrix",
+        "client_accuracy",
         "partitions",
     ]
     assert names == {
@@ -77,6 +78,7 @@ def test_the_folder_holds_everything(in_process: Path) -> None:
         "rounds.csv",
         "clients.csv",
         "layers.csv",
+        "tests.csv",
         "partitions.csv",
         "metrics.jsonl",
         "model.npz",

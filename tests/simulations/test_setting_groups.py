@@ -21,7 +21,7 @@ def test_the_docstrings_describe_the_settings_and_nothing_else(group: str) -> No
     assert set(help_texts(group)) == {field.name for field in dataclasses.fields(GROUPS[group])}
 
 
-@pytest.mark.parametrize("algorithm", ["zerofl", "adasplit"])
+@pytest.mark.parametrize("algorithm", ["zerofl", "adasplit", "baseline"])
 def test_a_method_has_each_key_once(algorithm: str) -> None:
     keys = [key for _, key, _ in fields_of(algorithm)]
     assert len(set(keys)) == len(keys)

@@ -10,7 +10,7 @@ import pytest
 
 from simulations.setting_groups import all_fields, fields_of, type_of
 from simulations.settings import RunSettings, read_config
-from simulations.simulation_settings import SimulationSettings
+from simulations.simulation_settings import STRATEGIES, SimulationSettings
 from tests.simulations.setting_defaults import default_of
 from tests.simulations.setting_values import CASES, COMBINED, combined
 from zerofl_flwr.errors import SettingsError
@@ -49,16 +49,20 @@ def test_every_setting_comes_back_from_a_mapping_and_from_toml(
         ({"algorithm": "adasplit", "learning-rate": 0.05}, "learning-rate has no effect"),
         ({"algorithm": "adasplit", "aggregation": "senders"}, "aggregation has no effect"),
         ({"algorithm": "adasplit", "paper": True}, "paper is a choice of zerofl"),
+        ({"algorithm": "adasplit", "optimizer": "adam"}, "optimizer has no effect"),
+        ({"algorithm": "baseline", "sparsity": 0.9}, "sparsity has no effect with .* baseline"),
+        ({"algorithm": "baseline", "masked": "fc1"}, "masked has no effect"),
+        ({"algorithm": "baseline", "paper": True}, "paper is a choice of zerofl"),
         ({"kappa": 0.5}, "kappa has no effect with the algorithm zerofl"),
         ({"algorithm": 1}, "algorithm is 1; expected a str"),
     ],
 )
-def test_a_setting_of_the_other_method_is_refused(values: dict[str, Any], message: str) -> None:
+def test_a_setting_of_another_method_is_refused(values: dict[str, Any], message: str) -> None:
     with pytest.raises(SettingsError, match=message):
         RunSettings.from_mapping(values)
 
 
-def test_what_the_other_method_has_by_default_may_be_said() -> None:
+def test_what_other_methods_have_by_default_may_be_said() -> None:
     # `flwr run` passes every key that pyproject.toml lists.
     every = {key: default_of(field) for _, key, field in all_fields()}
     listed = {key: "" if value is None else value for key, value in every.items()}
@@ -66,6 +70,9 @@ def test_what_the_other_method_has_by_default_may_be_said() -> None:
     assert zerofl == RunSettings.from_mapping({})
     adasplit = RunSettings.from_mapping(listed | {"algorithm": "adasplit"})
     assert adasplit == RunSettings.from_mapping({"algorithm": "adasplit"})
+    baseline = RunSettings.from_mapping(listed | {"algorithm": "baseline"})
+    assert baseline == RunSettings.from_mapping({"algorithm": "baseline"})
+    assert not {"sparsity", "kappa", "masked"} & baseline.to_mapping().keys()
     assert "sparsity" not in adasplit.to_mapping()
     assert "kappa" not in zerofl.to_mapping()
 
@@ -73,9 +80,46 @@ def test_what_the_other_method_has_by_default_may_be_said() -> None:
 def test_who_tests_depends_on_the_method_unless_it_is_said() -> None:
     assert SimulationSettings().evaluating_fraction == 0
     assert SimulationSettings(algorithm="adasplit").evaluating_fraction == 1
+    assert SimulationSettings(algorithm="baseline").evaluating_fraction == 1
     assert (
         SimulationSettings(algorithm="adasplit", fraction_evaluate=0.5).evaluating_fraction == 0.5
     )
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"strategy": "fedavgs"}, "unknown strategy 'fedavgs'; did you mean 'fedavg'"),
+        ({"strategy": "scaffold", "optimizer": "adam"}, "scaffold needs optimizer sgd, not adam"),
+        ({"strategy": "fednova", "optimizer": "adam"}, "fednova needs optimizer sgd, not adam"),
+        ({"strategy": "scaffold", "momentum": 0.9}, r"scaffold needs sgd without .* is 0\.9"),
+        ({"min-replies": 11}, "min-replies is 11, but only 10 clients train in a round"),
+        ({"min-replies": 0}, "min_replies is 0; it must be at least 1"),
+        ({"on-failure": "skipp"}, "unknown on_failure 'skipp'; did you mean 'skip'"),
+    ],
+)
+def test_a_baseline_that_cannot_be_is_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        RunSettings.from_mapping({"algorithm": "baseline"} | changes)
+
+
+@pytest.mark.parametrize("strategy", ["scaffold", "fednova", "alone"])
+def test_zerofl_wraps_flowers_strategies_only(strategy: str) -> None:
+    message = f"strategy is '{strategy}', which is a baseline: zerofl wraps one of fedavg, "
+    with pytest.raises(SettingsError, match=message):
+        RunSettings.from_mapping({"strategy": strategy})
+    settings = RunSettings.from_mapping({"strategy": strategy, "algorithm": "baseline"})
+    assert settings.simulation.strategy == strategy
+
+
+def test_of_some_methods_clients_keep_something() -> None:
+    def keep(**values: Any) -> bool:
+        return RunSettings.from_mapping(values).keeps_client_states
+
+    assert keep(algorithm="adasplit")
+    assert not keep()
+    kept = {s: keep(algorithm="baseline", strategy=s) for s in STRATEGIES}
+    assert [strategy for strategy in STRATEGIES if kept[strategy]] == ["scaffold", "alone"]
 
 
 def test_slow_clients_must_be_there() -> None:
@@ -240,6 +284,10 @@ def test_a_local_data_folder_becomes_absolute(
     assert hub.resolved() is hub
     (tmp_path / "digits").mkdir()
     assert RunSettings().resolved().data.dataset == "digits"  # the embedded ones
+    for algorithm in ("adasplit", "baseline"):
+        states = RunSettings.from_mapping({"algorithm": algorithm, "state-dir": "states"})
+        assert states.resolved().to_mapping()["state-dir"] == str(tmp_path / "states")
+        assert states.resolved().resolved() == states.resolved()
 
 
 @pytest.mark.parametrize(

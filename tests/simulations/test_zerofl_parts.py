@@ -256,6 +256,20 @@ class OneClientManager(SimpleClientManager):
         return 1
 
 
+def test_clients_may_train_with_adam() -> None:
+    plan = small().zerofl.plan(1).to_config()
+    steps = {}
+    for name in ("sgd", "adam"):
+        settings = small(optimizer=name, learning_rate=1e-6, sparsity=0.0, mask_ratio=0.0, seed=8)
+        client = make_client(settings, 0)
+        before = initial_arrays(settings)
+        client.fit(before, {**plan, "local-epochs": 1})
+        pairs = zip(get_arrays(client.model), before, strict=True)
+        steps[name] = max(abs(after - array).max() for after, array in pairs)
+    # Adam's steps are of the learning rate's size whatever the gradients are.
+    assert steps["sgd"] < 2e-6 < 3e-6 < steps["adam"]
+
+
 def test_masked_layers_can_be_chosen_by_name() -> None:
     # Another seed than the other tests': models are kept per settings within a process.
     model = make_client(small(masked="conv2, fc1"), 0).model

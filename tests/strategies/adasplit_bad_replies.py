@@ -12,6 +12,7 @@ from flwr.common import FitRes, Parameters, Scalar, ndarrays_to_parameters
 from adasplit_flwr.activation_payload import ActivationBatch, encode_activations
 from tests.strategies.adasplit_federation import BATCH, CLASSES, CUT
 from zerofl_flwr.model_arrays import Array
+from zerofl_flwr.payload import Entry, encode
 
 Spoil = Callable[[FitRes], FitRes]
 
@@ -96,6 +97,25 @@ def with_value(value: float) -> Spoil:
     return replaced([arrays[0], spoiled, *arrays[2:]])
 
 
+def entries(**changed: Array) -> Spoil:
+    """Put other arrays in place of entries, ``batch_ids`` for ``batch-ids``, past the encoder.
+
+    The header tells their types and shapes as they are.
+    """
+    known = ("activations", "labels", "batch_ids", "batch_sizes")
+    _, *arrays = encode_activations(batches(), server_round=1, num_classes=CLASSES)
+    came = dict(zip(known, arrays, strict=True)) | changed
+    made = [Entry(name.replace("_", "-"), array) for name, array in came.items()]
+    return replaced(encode(made, {"round": 1, "precision": "float32"}))
+
+
+def labels(*first: int, dtype: type[np.integer[Any]] = np.uint8) -> Array:
+    """Give labels for three batches, all 0 but for the first ones."""
+    made: Array = np.zeros(3 * BATCH, dtype)
+    made[: len(first)] = first
+    return made
+
+
 UPLOAD_FAULTS = {
     "an earlier round": Fault(
         "round", None, "a reply to round 1 expected, to 0 came", metrics(round=0)
@@ -164,7 +184,25 @@ UPLOAD_FAULTS = {
     "a label that is no class": Fault(
         "data", "labels", "has class 3; there are 3 classes", uploaded(label=3, classes=4)
     ),
+    "a label far out of range": Fault(
+        "data", "labels", "sample 1 has class 255; there are 3", entries(labels=labels(2, 255))
+    ),
+    "a label below 0": Fault(
+        "dtype", "labels", "uint8 expected, int8 came", entries(labels=labels(-1, dtype=np.int8))
+    ),
+    "activations in float64": Fault(
+        "dtype",
+        "activations",
+        "float32 expected, float64 came",
+        entries(activations=np.ones((3 * BATCH, CUT), np.float64)),
+    ),
     "a batch twice": Fault(
+        "data",
+        "batch-ids",
+        "batch 1 came twice",
+        entries(batch_ids=np.array([0, 1, 1], np.uint32)),
+    ),
+    "a batch too far": Fault(
         "data", "batch-ids", "batch 3 was not asked for", uploaded(ids=(0, 1, 3))
     ),
     "another order": Fault("data", "batch-ids", "the order", uploaded(ids=(1, 0, 2))),

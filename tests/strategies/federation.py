@@ -257,7 +257,7 @@ class Played:
 
 
 def play(
-    strategy: ZeroFL, manager: SimpleClientManager, parameters: Parameters, server_round: int
+    strategy: Strategy, manager: SimpleClientManager, parameters: Parameters, server_round: int
 ) -> Played:
     """Play one round of training as Flower's server does, replies in whatever order they come."""
     pairs = strategy.configure_fit(server_round, parameters, manager)

@@ -13,11 +13,12 @@ import torch
 from torch import nn
 
 from adasplit_flwr.activation_payload import ActivationBatch
+from adasplit_flwr.mask_store import DEFAULT_BUDGET_BYTES
 from adasplit_flwr.masked_server import BatchOutcome, MaskedServer
 from adasplit_flwr.orchestrator import Orchestrator
 from adasplit_flwr.server_masks import fresh_mask
 from adasplit_flwr.settings import AdaSplitSettings
-from strategies.adasplit_server import ServerTrainer, build_server
+from strategies.adasplit_server import ServerTrainer, build_server, check_mask_memory
 from tests.adasplit_flwr.masked_reference import Reference
 from tests.strategies.adasplit_federation import frozen
 from zerofl_flwr.errors import SettingsError
@@ -83,7 +84,7 @@ def test_batches_come_iteration_by_iteration_in_partition_order(
         return BatchOutcome(len(seen) / 8, 0, None)
 
     monkeypatch.setattr(server, "train_batch", train)
-    monkeypatch.setattr(orchestrator, "update", told.append)
+    monkeypatch.setattr(orchestrator, "update", lambda losses, failed: told.append(losses))
     lessons = made.learn(UPLOADS)
     assert seen == ORDER
     # One entry for the exchange: e.g. of client 0, (1 + 4 + 6) / 8 over three batches.
@@ -93,6 +94,30 @@ def test_batches_come_iteration_by_iteration_in_partition_order(
     assert [lesson.mean_loss for lesson in lessons.values()] == pytest.approx(
         [(0.125 + 0.5 + 0.75) / 3, 0.25, 0.5]
     )
+
+
+def test_an_entry_may_be_made_of_several_exchanges_and_names_who_failed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made, server, orchestrator = trainer()
+    told: list[tuple[dict[int, float], set[int]]] = []
+    losses = iter([1.0, 3.0, 0.5])
+    monkeypatch.setattr(server, "train_batch", lambda *_, **__: BatchOutcome(next(losses), 0, None))
+    monkeypatch.setattr(
+        orchestrator, "update", lambda losses, failed: told.append((losses, set(failed)))
+    )
+    made.learn({0: exchange_of(0, 1)}, [0], is_entry=False)
+    made.learn({0: exchange_of(0, 1)}, [0], is_entry=False)
+    made.learn({}, [3], is_entry=False)
+    other, _, second = trainer()
+    other.load_state_arrays(made.state_arrays())
+    monkeypatch.setattr(second, "update", lambda losses, failed: told.append((losses, set(failed))))
+    monkeypatch.setattr(other._server, "train_batch", lambda *_, **__: BatchOutcome(0.5, 0, None))
+    for each in (made, other):
+        each.learn({2: exchange_of(2, 1)}, [2])
+        each.learn({})
+    # Client 0 had losses 1 and 3 of as many samples; client 3 was to upload and did not.
+    assert told == [({0: 2.0, 2: 0.5}, {3})] * 2
 
 
 def test_a_step_of_one_weight_by_hand() -> None:
@@ -275,11 +300,30 @@ def test_the_shared_state_is_that_before_any_mask() -> None:
 
 def test_memory_that_has_no_room_for_a_mask_is_refused(tmp_path: Path) -> None:
     wide = nn.Linear(600, 600, dtype=torch.float64)
-    # 3 * 8 * 360,600 bytes are 8.25 megabytes of 2**20 bytes.
-    message = "mask_memory_mb is 1; one client's mask and its two moments take 9 megabytes"
+    # 3 * 8 * 360,600 bytes are 8,654,400; a tenth is rounded up.
+    message = r"mask_memory_mb is 8; one client's mask and its two moments take 8\.7 megabytes"
+    too_small = AdaSplitSettings(mask_memory_mb=8)
     with pytest.raises(SettingsError, match=message):
-        build_server(wide, AdaSplitSettings(mask_memory_mb=1), seed=0, folder=tmp_path)
+        build_server(wide, too_small, seed=0, folder=tmp_path)
     assert list(tmp_path.iterdir()) == []
+    with pytest.raises(SettingsError, match=message):
+        check_mask_memory(wide, too_small)
+    enough = build_server(wide, AdaSplitSettings(mask_memory_mb=9), seed=0, folder=tmp_path)
+    assert enough.clients() == []
+
+
+@pytest.mark.parametrize(("outputs", "fits"), [(125, True), (126, False)])
+def test_a_megabyte_is_a_million_bytes(outputs: int, fits: bool) -> None:
+    # 3 * 8 * 333 * 125 bytes are 999,000; with one more output 1,006,992, less than 2**20.
+    part = nn.Linear(333, outputs, bias=False, dtype=torch.float64)
+    settings = AdaSplitSettings(mask_memory_mb=1)
+    if fits:
+        check_mask_memory(part, settings)
+    else:
+        with pytest.raises(SettingsError, match=r"take 1\.1 megabytes"):
+            check_mask_memory(part, settings)
+    check_mask_memory(part, AdaSplitSettings(mask="none"))
+    assert AdaSplitSettings().mask_memory_mb * 10**6 == DEFAULT_BUDGET_BYTES
 
 
 def test_without_a_folder_no_budget_ends_a_run() -> None:

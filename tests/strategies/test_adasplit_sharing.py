@@ -134,6 +134,16 @@ def test_relayed_uploads_are_picked_for_a_pass() -> None:
     assert all(each.metrics["picked"] == count for each, count in zip(played, uploads, strict=True))
 
 
+def test_a_pass_of_relayed_turns_is_one_entry_of_the_orchestrator() -> None:
+    strategy, nodes = adasplit(rounds=6, client_weights="relayed", selection="all"), split_nodes(3)
+    for number in range(1, 7):
+        exchange(strategy, managed(nodes), number)
+        assert strategy.orchestrator.exchanges == number // 3
+    terms = strategy.orchestrator.terms([0, 1, 2])
+    # All three were picked as often: their places in the pass make no difference.
+    assert len(set(terms.exploration.tolist())) == 1
+
+
 def test_a_relay_passes_over_who_fails_until_nobody_is_left() -> None:
     def fail(_: object) -> None:
         raise ConnectionError("gone")

@@ -15,12 +15,14 @@ from strategies.answers import (
     Refusal,
     check_examples,
     in_order,
+    judge,
+    member_of,
     name_missing,
     sort_replies,
 )
 from strategies.member import Member, MemberFailedError
 from tests.strategies.federation import OK, Node
-from zerofl_flwr.errors import PayloadError
+from zerofl_flwr.errors import PayloadError, RoundFailedError
 
 FIT = FitRes(OK, Parameters([], ""), 5, {})
 
@@ -134,3 +136,24 @@ def test_a_number_of_samples_that_cannot_be(count: Any) -> None:
 def test_numbers_of_samples_at_the_limits_are_taken(count: int) -> None:
     check_examples(count, "client 3")
     assert 1 <= count <= MAX_EXAMPLES
+
+
+def test_a_round_goes_on_while_enough_replies_are_good(
+    flower_log: pytest.LogCaptureFixture,
+) -> None:
+    refusals = [Refusal(2, "client 2: ill"), Refusal(4, "client 4: NaN")]
+    judge(3, 2, refusals, min_replies=2, on_failure="skip")
+    told = list(dict.fromkeys(flower_log.messages))  # each may come twice, from two loggers
+    assert told == ["round 3: client 2: ill", "round 3: client 4: NaN"]
+    message = "round 3: 1 good replies, 2 needed. client 2: ill; client 4: NaN"
+    with pytest.raises(RoundFailedError, match=message):
+        judge(3, 1, refusals, min_replies=2, on_failure="skip")
+    with pytest.raises(RoundFailedError, match="round 3: client 2: ill; client 4: NaN"):
+        judge(3, 2, refusals, min_replies=2, on_failure="raise")
+    judge(3, 2, [], min_replies=2, on_failure="raise")
+
+
+def test_a_member_stays_who_it_is() -> None:
+    member = Member(Node(8, cid="17"), 3)
+    assert member_of(member) is member
+    assert member_of(Node(8, cid="17")).partition_id == 17

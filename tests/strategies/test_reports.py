@@ -13,7 +13,12 @@ from strategies.mask_report import LayerReport
 from strategies.member import Member
 from strategies.metering import Meter, message_bytes
 from strategies.replies import Reply
-from strategies.reports import ClientReport, RoundReport, client_reports
+from strategies.reports import (
+    BaselineRoundReport,
+    ClientReport,
+    RoundReport,
+    client_reports,
+)
 from tests.strategies.federation import OK, Node
 from zerofl_flwr.settings import ZeroFLSettings
 
@@ -116,3 +121,19 @@ def test_a_client_may_tell_one_figure_and_not_the_other() -> None:
     no_loss = ClientReport(1, 30, 100, 10, 2.5, math.nan)
     report = RoundReport(PLAN, [no_seconds, no_loss], [])
     assert (report.train_loss, report.train_seconds) == (1.0, 2.5)
+
+
+def test_a_baselines_report_adds_up_like_zerofls() -> None:
+    clients = [client(0, 10, 0.5), client(1, 30, 1.5), client(2, 0, math.nan, "client 2: ill")]
+    report = BaselineRoundReport(4, clients)
+    assert report.good == clients[:2]
+    assert report.metrics() == {
+        "train_loss": 1.25,
+        "train_seconds": 3.0,
+        "downlink_bytes": 300,
+        "uplink_bytes": 30,
+        "replies": 2,
+        "failures": 1,
+    }
+    zerofl = RoundReport(PLAN, clients, []).metrics()
+    assert report.metrics().items() <= zerofl.items()

@@ -20,7 +20,7 @@ from flwr.server.client_manager import ClientManager
 from flwr.server.client_proxy import ClientProxy
 from flwr.server.strategy import FedAvg, FedMedian, FedProx, Krum
 
-from strategies import RoundReport, ZeroFL
+from strategies import ClientTestReport, RoundReport, ZeroFL
 from tests.strategies.federation import (
     OK,
     Honest,
@@ -174,6 +174,25 @@ def test_evaluations_are_averaged_in_partition_order() -> None:
     assert loss == pytest.approx((0 * 10 + 1 * 11 + 2 * 12 + 3 * 13) / 46)
     bytes_of_tests = {"evaluation_downlink_bytes": 0, "evaluation_uplink_bytes": 0}  # nobody sent
     assert metrics == {"accuracy": 0.5, **bytes_of_tests}
+
+
+def test_evaluations_are_told_one_by_one_and_bad_ones_are_left_out() -> None:
+    reports: list[ClientTestReport] = []
+    count = FedAvg(evaluate_metrics_aggregation_fn=lambda metrics: {"told": len(metrics)})
+    strategy = zerofl(count, on_test=reports.append)
+    pairs = strategy.configure_evaluate(1, MODEL.parameters, honest_manager())
+    losses = [0.5, float("nan"), 1.5]
+    results = [
+        (client, EvaluateRes(OK, loss, 10, {"accuracy": 0.25}))
+        for (client, _), loss in zip(pairs, losses, strict=False)
+    ]
+    loss, metrics = strategy.aggregate_evaluate(1, results, [])
+    assert (loss, metrics["told"]) == (1.0, 2)
+    (report,) = reports
+    assert [test.accuracy for test in report.good] == [0.25, 0.25]
+    assert [bool(test.failure) for test in report.clients] == [False, True, False, True]
+    assert "client 1, field loss" in report.clients[1].failure
+    assert report.clients[3].failure == "client 3: no reply"
 
 
 def test_the_server_evaluates_as_the_wrapped_strategy_does() -> None:

@@ -35,6 +35,8 @@ Batch = tuple[torch.Tensor, torch.Tensor]
         ({"momentum": -0.1}, "momentum is -0.1"),
         ({"weight_decay": -1e-4}, "weight_decay is -0.0001; it must not be negative"),
         ({"weight_decay": math.nan}, "weight_decay is nan"),
+        ({"optimizer": "adm"}, "unknown optimizer 'adm'; did you mean 'adam'"),
+        ({"optimizer": "adam", "momentum": 0.9}, "momentum is 0.9, which only sgd has"),
         ({"batch_size": 0}, "batch_size is 0; it must be a whole number from 1"),
         ({"batch_size": 2.5}, "batch_size is 2.5; it must be a whole number from 1"),
         ({"local_epochs": 0}, "local_epochs is 0; it must be a whole number from 1"),

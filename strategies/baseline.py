@@ -1,0 +1,294 @@
+"""A thin wrapper around any averaging Flower strategy: checked replies, metered, in fixed order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from flwr.common import (
+    EvaluateIns,
+    EvaluateRes,
+    FitIns,
+    FitRes,
+    Parameters,
+    Scalar,
+    ndarrays_to_parameters,
+    parameters_to_ndarrays,
+)
+from flwr.server.client_manager import ClientManager
+from flwr.server.client_proxy import ClientProxy
+from flwr.server.strategy import Strategy
+
+from strategies.alone import Alone
+from strategies.answers import judge, name_missing, sort_replies
+from strategies.checked_fedavg import CheckedFedAvg
+from strategies.client_tests import ClientTestReport, read_tests
+from strategies.cohort import Cohort
+from strategies.dense_mean import mean_model
+from strategies.dense_replies import check_model, check_round_told, read_arrays, split_checked
+from strategies.downlink import GlobalModel
+from strategies.initial_model import initial_model
+from strategies.member import Member
+from strategies.metering import Meter
+from strategies.replies import Failure, Reply
+from strategies.reports import BaselineRoundReport, client_reports
+from strategies.state import State, load_strategy_state, prefixed, strategy_state, unprefixed
+from strategies.wrapped import check_finite, in_own_dtypes
+from zerofl_flwr.errors import RoundFailedError, SettingsError
+from zerofl_flwr.model_arrays import Array
+from zerofl_flwr.naming import unknown_name
+from zerofl_flwr.settings import FAILURE_POLICIES
+
+
+class Baseline(Strategy):
+    """Runs a strategy as it is, with what is needed to compare it and to repeat it.
+
+    Clients are sampled by (seed, round) and known by their partition id; the bytes of each message
+    are measured; a reply that cannot be used is refused by client and field, counts as a failure
+    with its reason, and the round goes on; replies reach the strategy in partition order. So the
+    same seed gives the same bits on every backend.
+
+    Parameters
+    ----------
+    strategy : flwr.server.strategy.Strategy
+        One of Flower's that average, or :class:`strategies.Scaffold`, :class:`strategies.FedNova`,
+        :class:`strategies.Alone`. It samples, configures and evaluates as always.
+    array_names : sequence of str, optional
+        Names of the model's arrays, ``list(model.state_dict())``: with them errors name layers, and
+        BatchNorm's statistics take the plain mean also under a server optimizer.
+    evaluate_every : int
+        Clients test in every so many rounds.
+    last_round : int, optional
+        And in this one.
+    min_replies : int
+        Good replies that a round needs.
+    on_failure : str
+        ``"skip"``, or ``"raise"`` to end the run for any failure.
+    seed : int
+        Seeds which clients are sampled.
+    on_round : callable, optional
+        Called with a :class:`strategies.BaselineRoundReport` after each round's aggregation.
+    on_test : callable, optional
+        Called with a :class:`strategies.ClientTestReport` after each test by clients.
+
+    Raises
+    ------
+    SettingsError
+        If `strategy` is none, or an option cannot work.
+
+    Notes
+    -----
+    Clients may be any of Flower's; :mod:`simulations.baselines` has those of the simulations. Where
+    a reply has a metric ``round``, it must be the present one. Integer arrays, such as BatchNorm's
+    ``num_batches_tracked``, keep the server's value.
+
+    Examples
+    --------
+    >>> from flwr.server.strategy import FedAvg
+    >>> Baseline(FedAvg(fraction_fit=0.5))
+    Baseline(FedAvg(accept_failures=True))
+    """
+
+    def __init__(
+        self,
+        strategy: Strategy,
+        *,
+        array_names: Sequence[str] | None = None,
+        evaluate_every: int = 1,
+        last_round: int | None = None,
+        min_replies: int = 1,
+        on_failure: str = "skip",
+        seed: int = 0,
+        on_round: Callable[[BaselineRoundReport], None] | None = None,
+        on_test: Callable[[ClientTestReport], None] | None = None,
+    ) -> None:
+        super().__init__()
+        if not isinstance(strategy, Strategy):
+            raise SettingsError(f"Baseline runs a flwr.server.strategy.Strategy; got {strategy!r}")
+        if on_failure not in FAILURE_POLICIES:
+            raise SettingsError(unknown_name("on_failure", on_failure, FAILURE_POLICIES))
+        for name, value in (("evaluate_every", evaluate_every), ("min_replies", min_replies)):
+            if type(value) is not int or value < 1:
+                raise SettingsError(f"{name} is {value!r}; it must be a whole number from 1")
+        self.strategy = strategy
+        self.on_round, self.on_test = on_round, on_test
+        self._evaluate_every, self._last_round = evaluate_every, last_round
+        self._min_replies, self._on_failure = min_replies, on_failure
+        self._model = GlobalModel(sparse_downlink=False, array_names=array_names)
+        self._cohort = Cohort(seed, getattr(strategy, "min_available_clients", 1))
+        self._meter, self._test_meter = Meter(), Meter()
+        self._asked: list[Member] = []
+        self._asked_to_test: list[Member] = []
+
+    def __repr__(self) -> str:
+        """Name the strategy."""
+        return f"Baseline({self.strategy!r})"
+
+    def initialize_parameters(self, client_manager: ClientManager) -> Parameters | None:
+        """Take the strategy's initial model, or the first partition's.
+
+        Raises
+        ------
+        ClientFailedError
+            If neither has one.
+        SettingsError
+            If it has another number of arrays than `array_names`.
+        """
+        cohort = self._cohort.at(client_manager, 0, "initialize")
+        parameters = initial_model(self.strategy, cohort)
+        self._model.check_fits(parameters)
+        return parameters
+
+    def configure_fit(
+        self, server_round: int, parameters: Parameters, client_manager: ClientManager
+    ) -> list[tuple[ClientProxy, FitIns]]:
+        """Let the strategy choose clients and write their messages.
+
+        Raises
+        ------
+        RoundFailedError
+            If no client could be sampled.
+        """
+        self._model.take(parameters)
+        self._meter = Meter()
+        cohort = self._cohort.at(client_manager, server_round, "fit", self._meter)
+        pairs = self.strategy.configure_fit(server_round, parameters, cohort)
+        if not pairs:
+            raise RoundFailedError(
+                f"round {server_round}: no clients could be sampled from "
+                f"{cohort.num_available()} available"
+            )
+        self._asked = [client for client, _ in pairs if isinstance(client, Member)]
+        return pairs
+
+    def aggregate_fit(
+        self,
+        server_round: int,
+        results: list[tuple[ClientProxy, FitRes]],
+        failures: list[Failure],
+    ) -> tuple[Parameters | None, dict[str, Scalar]]:
+        """Check the replies, let the strategy make a model of the good ones, report.
+
+        Returns
+        -------
+        tuple
+            The new model in its own dtypes; and the strategy's metrics with the round's figures.
+
+        Raises
+        ------
+        RoundFailedError
+            If fewer than ``min_replies`` replies are good, if any failed under
+            ``on_failure="raise"``, if the strategy makes no model, or one that is not finite.
+        """
+        replies, refusals = sort_replies(results, failures)
+        good, refused = split_checked(replies, lambda reply: self._check(server_round, reply))
+        refusals = name_missing(self._asked, good, [*refusals, *refused])
+        judge(
+            server_round,
+            len(good),
+            refusals,
+            min_replies=self._min_replies,
+            on_failure=self._on_failure,
+        )
+        untaken = [*failures, *(RoundFailedError(refusal.reason) for refusal in refused)]
+        parameters, metrics = self.strategy.aggregate_fit(
+            server_round, [(reply.member, reply.result) for reply in good], untaken
+        )
+        parameters = self._finished(server_round, parameters, good, len(untaken))
+        report = BaselineRoundReport(server_round, client_reports(good, refusals, self._meter))
+        self._meter, self._asked = Meter(), []  # the meter holds the messages that went down
+        if self.on_round is not None:
+            self.on_round(report)
+        return parameters, {**report.metrics(), **metrics}
+
+    def configure_evaluate(
+        self, server_round: int, parameters: Parameters, client_manager: ClientManager
+    ) -> list[tuple[ClientProxy, EvaluateIns]]:
+        """Let the strategy choose who tests, in the rounds that are tested."""
+        if server_round % self._evaluate_every and server_round != self._last_round:
+            return []
+        self._test_meter = Meter()
+        cohort = self._cohort.at(client_manager, server_round, "evaluate", self._test_meter)
+        pairs = self.strategy.configure_evaluate(server_round, parameters, cohort)
+        self._asked_to_test = [client for client, _ in pairs if isinstance(client, Member)]
+        return pairs
+
+    def aggregate_evaluate(
+        self,
+        server_round: int,
+        results: list[tuple[ClientProxy, EvaluateRes]],
+        failures: list[tuple[ClientProxy, EvaluateRes] | BaseException],
+    ) -> tuple[float | None, dict[str, Scalar]]:
+        """Check the clients' tests and report them; a failed one is logged, and ends nothing.
+
+        Returns
+        -------
+        tuple
+            The strategy's loss and metrics; and with them accuracies as means over clients, bytes
+            and failures.
+        """
+        has_trained = self.strategy.has_trained if isinstance(self.strategy, Alone) else _always
+        meter, self._test_meter = self._test_meter, Meter()  # it holds the messages
+        asked, self._asked_to_test = self._asked_to_test, []
+        report, good = read_tests(server_round, asked, meter, results, failures, has_trained)
+        if self.on_test is not None:
+            self.on_test(report)
+        ordered: list[tuple[ClientProxy, EvaluateRes]] = [(a.member, a.result) for a in good]
+        loss, metrics = self.strategy.aggregate_evaluate(server_round, ordered, failures)
+        return loss, {**report.metrics(), **metrics}
+
+    def evaluate(
+        self, server_round: int, parameters: Parameters
+    ) -> tuple[float, dict[str, Scalar]] | None:
+        """Evaluate on the server, as the strategy does."""
+        return self.strategy.evaluate(server_round, parameters)
+
+    def state_arrays(self) -> State:
+        """Return what the next round depends on: the strategy's."""
+        return prefixed("wrapped", strategy_state(self.strategy))
+
+    def load_state_arrays(self, state: Mapping[str, Array]) -> None:
+        """Continue from what :meth:`state_arrays` returned."""
+        load_strategy_state(self.strategy, unprefixed("wrapped", state))
+
+    def _check(self, server_round: int, reply: Reply) -> None:
+        if isinstance(self.strategy, CheckedFedAvg):
+            self.strategy.check_reply(server_round, reply)
+            return
+        check_round_told(reply.result.metrics, server_round, str(reply.member), required=False)
+        check_model(reply, self._model.specs, self._model.names)
+
+    def _finished(
+        self, server_round: int, parameters: Parameters | None, good: Sequence[Reply], failed: int
+    ) -> Parameters:
+        """Bring a strategy's new model to the model's dtypes, and see that it is finite."""
+        name, model = type(self.strategy).__name__, self._model
+        if parameters is None:
+            raise RoundFailedError(
+                f"round {server_round}: {name} made no model of {len(good)} good replies and "
+                f"{failed} failures"
+            )
+        if isinstance(self.strategy, CheckedFedAvg):
+            return parameters
+        origin = f"round {server_round}: the model that {name} made"
+        arrays = in_own_dtypes(parameters_to_ndarrays(parameters), model.specs, origin)
+        arrays = model.with_kept(arrays, self._mean(good) if model.has_statistics else None)
+        check_finite(arrays, model.names, origin)
+        return ndarrays_to_parameters(arrays)
+
+    def _mean(self, good: Sequence[Reply]) -> list[Array]:
+        model = self._model
+        total = sum(reply.result.num_examples for reply in good)
+        models = (
+            (
+                read_arrays(
+                    reply.result.parameters.tensors, model.specs, model.names, str(reply.member)
+                ),
+                reply.result.num_examples,
+            )
+            for reply in good
+        )
+        return mean_model(model.arrays, models, total)
+
+
+def _always(client: int) -> bool:
+    return True
