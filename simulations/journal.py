@@ -65,8 +65,12 @@ class Journal:
 
     def _append(self, table: str, rows: Sequence[Row]) -> None:
         path = self._folder / f"{table}.csv"
-        if rows:
-            pd.DataFrame(rows).to_csv(path, mode="a", index=False, header=not path.exists())
+        if not rows:
+            return
+        frame, is_new = pd.DataFrame(rows), not path.exists()
+        if not is_new:  # an older version may have begun the run, with fewer columns
+            frame = frame.reindex(columns=pd.read_csv(path, nrows=0).columns)
+        frame.to_csv(path, mode="a", index=False, header=is_new)
 
 
 def _keep_lines(path: Path, keep: Callable[[str], bool], *, header: bool) -> None:

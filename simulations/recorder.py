@@ -22,6 +22,7 @@ from rich.console import Console
 from simulations.adasplit_checks import split_run_warnings
 from simulations.adasplit_parts import MASKS, STATES
 from simulations.checkpoint import Checkpoint
+from simulations.compute import NO_COMPUTE, ComputeMeter
 from simulations.data import load_data
 from simulations.journal import LINES, TABLES, Journal
 from simulations.report import write_plots
@@ -96,6 +97,7 @@ class Recorder:
         self._seconds = math.nan
         self._test: dict[str, float] = {}
         self._journal = Journal(folder)
+        self._compute = ComputeMeter(settings)
         self._zeros = ZeroPositions(checkpoint.history if checkpoint else {})
         self._lock = lock
 
@@ -183,7 +185,7 @@ class Recorder:
         """Take the server's test of a round's model; round 0 is the initial model."""
         self._test |= {"loss": loss, "accuracy": float(metrics.get("accuracy", math.nan))}
         if server_round == 0:
-            self._journal.append_initial(initial_row(self._test, self.settings))
+            self._journal.append_initial(initial_row(self._test, self.settings) | NO_COMPUTE)
             self.console.print(f"initial model: {test_text(self._test)}")
             self._test = {}
 
@@ -219,6 +221,7 @@ class Recorder:
         if report is None:
             raise RoundFailedError(f"round {server_round} ended without a report of the strategy")
         row = round_row(server_round, report, self._seconds, self._test, self.settings)
+        row |= self._compute.columns(report)
         if isinstance(report, RoundReport):
             self._zeros.add(server_round, report.masks)
         self._journal.append_round(row, round_tables(server_round, report, self._tests))

@@ -17,6 +17,7 @@ from simulations.settings import RunSettings
 from strategies import ClientTestReport, RoundReport, ZeroFL
 from zerofl_flwr import ZeroFLClient, set_sparsity, sparsify
 from zerofl_flwr.model_arrays import array_names, get_arrays, set_arrays
+from zerofl_flwr.swat import sparse_layers
 from zerofl_flwr.training import Batches
 
 
@@ -71,6 +72,11 @@ def make_strategy(
 def initial_arrays(settings: RunSettings) -> NDArrays:
     """Return the run's initial weights, which depend on its seed alone."""
     return get_arrays(plain_model(settings))
+
+
+def sparse_layer_names(settings: RunSettings) -> list[str]:
+    """Return the names of the layers that train sparse, in the model's order."""
+    return list(sparse_layers(_model(settings, "server")))
 
 
 @lru_cache(maxsize=2)

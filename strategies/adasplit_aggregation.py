@@ -102,6 +102,7 @@ class ExchangeAggregation:
         if turn.shares and good:
             self._share(server_round, good)
         lessons = self._learn(server_round, turn, good)
+        returned = self._returned(asked, good)
         for exchange in good:
             lesson = lessons.get(exchange.client, Lessons())
             self._clients.trained(exchange.client, server_round, lesson.gradients)
@@ -109,9 +110,19 @@ class ExchangeAggregation:
             self._clients.forget_gradients()
             self._sharing.begin()
         report = round_report(
-            server_round, turn, good, refusals, asked.meter, lessons, self._trainer
+            server_round, turn, good, refusals, asked.meter, lessons, self._trainer, returned
         )
         return replace(report, restarts=restarts)
+
+    def _returned(self, asked: Asked[ExchangePlan], good: Sequence[Exchange]) -> dict[int, int]:
+        """Count the samples whose gradients went along with the clients' messages."""
+        return {
+            exchange.client: sum(
+                len(gradient) for _, gradient in self._clients.gradients(exchange.client)
+            )
+            for exchange in good
+            if asked.plans[exchange.client].gradient_arrays
+        }
 
     def _judge(
         self,

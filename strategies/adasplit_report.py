@@ -37,6 +37,10 @@ class AdaSplitClientReport(ClientReport):
     mask_density : float
         How much of the server part its mask lets through, after the round; NaN if nothing of the
         client was learned from.
+    server_samples : int
+        Samples of its upload that the server learned from.
+    gradient_samples : int
+        Samples of its last exchange whose gradients it was sent and applied.
     """
 
     picked: bool = False
@@ -44,6 +48,8 @@ class AdaSplitClientReport(ClientReport):
     exploitation: float = math.nan
     exploration: float = math.nan
     mask_density: float = math.nan
+    server_samples: int = 0
+    gradient_samples: int = 0
 
 
 @dataclass(frozen=True)
@@ -121,6 +127,7 @@ def round_report(
     meter: Meter,
     lessons: Mapping[int, Lessons],
     trainer: ServerTrainer,
+    returned: Mapping[int, int] | None = None,
 ) -> AdaSplitRoundReport:
     """Put a round's outcome together.
 
@@ -140,6 +147,8 @@ def round_report(
         What the server made of the uploads, by partition id.
     trainer : ServerTrainer
         What trained; tells the masks' densities and its seconds.
+    returned : mapping of int to int, optional
+        Of clients that applied gradients, by partition id, how many samples' those were.
     """
     clients = []
     for client in client_reports([exchange.answer for exchange in good], refusals, meter):
@@ -158,6 +167,8 @@ def round_report(
                 exploitation=exploitation,
                 exploration=exploration,
                 mask_density=density,
+                server_samples=lesson.samples,
+                gradient_samples=0 if identity is None else (returned or {}).get(identity, 0),
             )
         )
     samples = sum(lesson.samples for lesson in lessons.values())

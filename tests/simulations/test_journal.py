@@ -134,3 +134,13 @@ def test_an_unfinished_header_is_written_again(tmp_path: Path) -> None:
     journal.drop_after(1)
     journal.append_initial(row(0))
     assert (tmp_path / "rounds.csv").read_text() == "round,loss,accuracy\n0,0.1,\n"
+
+
+def test_a_table_that_an_older_version_began_keeps_its_columns(tmp_path: Path) -> None:
+    journal = write_rounds(tmp_path, 1)
+    journal.append_round({"extra": 7, **row(2, more=5)}, {})
+    last = (tmp_path / "rounds.csv").read_text().splitlines()[-1]
+    assert last == "2,2.1,"
+    fewer = {"round": 3, "accuracy": 0.5}
+    journal.append_round(fewer, {})
+    assert (tmp_path / "rounds.csv").read_text().splitlines()[-1] == "3,,0.5"

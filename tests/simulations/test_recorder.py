@@ -13,6 +13,7 @@ from rich.console import Console
 
 from simulations import recorder as recorder_module
 from simulations.checkpoint import Checkpoint
+from simulations.compute import NO_COMPUTE, ComputeMeter
 from simulations.recorder import Recorder
 from simulations.settings import RunSettings, read_config
 from simulations.zerofl_parts import initial_arrays
@@ -94,6 +95,7 @@ def test_a_rounds_figures_are_in_all_tables(tmp_path: Path) -> None:
         "uplink_bytes": 0,
         "test_downlink_bytes": 0,
         "test_uplink_bytes": 0,
+        **NO_COMPUTE,
     }
     assert rounds.iloc[1].dropna().to_dict() == pytest.approx(
         {
@@ -114,6 +116,7 @@ def test_a_rounds_figures_are_in_all_tables(tmp_path: Path) -> None:
             "train_seconds": 2.0,
             "round_seconds": 2.5,
             "nonzero_ratio": 0.25,
+            **ComputeMeter(settings).columns(report_of(settings, 1)),
         }
     )
     assert rounds["learning_rate"].tolist()[2] == pytest.approx(0.05)

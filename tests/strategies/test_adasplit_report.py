@@ -110,14 +110,15 @@ def test_everybody_is_listed_with_what_the_server_made_of_it(
     turn = Turn("global", members, frozenset({1, 3, 6}), {1: (90.0, 1.0), 4: (80.0, 2.0)})
     lessons = {1: Lessons(loss=6.0, samples=8), 3: Lessons(failure="client 3: nan (batch 0)")}
     refusals = [Refusal(6, "client 6: ill"), Refusal(None, "ValueError: lost")]
-    report = round_report(5, turn, good, refusals, meter, lessons, trainer)
+    report = round_report(5, turn, good, refusals, meter, lessons, trainer, {1: 5})
     lost, first, third, fourth, sixth = report.clients
     size, reply = message_bytes(down), message_bytes(up)
     assert first == AdaSplitClientReport(
-        1, 8, size, reply, 2.0, 0.5, "", True, 0.75, 90.0, 1.0, 0.1
+        1, 8, size, reply, 2.0, 0.5, "", True, 0.75, 90.0, 1.0, 0.1, 8, 5
     )
     assert (third.failure, third.picked, third.num_examples) == ("client 3: nan (batch 0)", True, 8)
     assert math.isnan(third.server_loss)
+    assert (third.server_samples, third.gradient_samples) == (0, 0)
     assert math.isnan(third.mask_density)
     assert (fourth.picked, fourth.exploitation, fourth.exploration) == (False, 80.0, 2.0)
     assert (sixth.failure, sixth.picked, sixth.downlink_bytes) == ("client 6: ill", True, size)
