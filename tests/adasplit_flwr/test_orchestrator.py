@@ -122,19 +122,6 @@ def test_ten_steps_by_hand() -> None:
     assert orchestrator.exchanges == 10
 
 
-def test_a_failed_pick_counts_as_picked_with_the_mean_of_its_last_losses() -> None:
-    told, known = Orchestrator(gamma=0.5), Orchestrator(gamma=0.5)
-    for each in (told, known):
-        each.pick([0, 1, 2], 2)
-        each.update({0: 3.0, 1: 7.0})
-    told.update({2: 4.0}, failed=[0])
-    known.update({2: 4.0, 0: (100.0 + 3.0) / 2})
-    for name, array in told.state_arrays().items():
-        assert np.array_equal(array, known.state_arrays()[name])
-    told.update({}, failed=[1])
-    assert told.exchanges == 3
-
-
 def test_everybody_starts_equal() -> None:
     orchestrator = Orchestrator(0.75)
     orchestrator.pick([4, 9], 1)

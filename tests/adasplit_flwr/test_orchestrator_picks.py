@@ -84,3 +84,16 @@ def test_another_weight_of_exploration_would_pick_others(gamma: float, factor: f
     losses = losses_of(seed=2)
     other = told_by_the_definition(losses, gamma, 2, exploration=factor)
     assert picked_by(Orchestrator(gamma), losses, 2) != other
+
+
+def test_a_failed_pick_counts_as_picked_with_the_mean_of_its_last_losses() -> None:
+    told, known = Orchestrator(gamma=0.5), Orchestrator(gamma=0.5)
+    for each in (told, known):
+        each.pick([0, 1, 2], 2)
+        each.update({0: 3.0, 1: 7.0})
+    told.update({2: 4.0}, failed=[0])
+    known.update({2: 4.0, 0: (100.0 + 3.0) / 2})
+    for name, array in told.state_arrays().items():
+        assert np.array_equal(array, known.state_arrays()[name])
+    told.update({}, failed=[1])
+    assert told.exchanges == 3
