@@ -56,12 +56,19 @@ def run_costs(settings: RunSettings) -> RunCosts:
     Raises
     ------
     SettingsError
-        If the run is another method's.
+        If the run is another method's, or has rounds of other kinds than exchanges of all clients.
     DataError
         If the data cannot be had.
     """
     if settings.algorithm != "adasplit":
         raise SettingsError(f"costs of a cut network were asked for, of a {settings.algorithm} run")
+    chosen = settings.adasplit
+    if chosen.client_weights == "relayed" or (chosen.shares_weights and chosen.returns_gradients):
+        raise SettingsError(
+            "rounds of one client, and those that only bring gradients, are not counted here: "
+            f"client-weights is {chosen.client_weights!r} and server-gradient "
+            f"{chosen.server_gradient!r}; rounds.csv has what such a run computed"
+        )
     data, simulation, method = load_data(settings.data), settings.simulation, settings.adasplit
     trained = [
         _samples_of_an_exchange(settings, len(data.training_labels(client)))

@@ -68,6 +68,15 @@ def test_another_method_is_refused() -> None:
         run_costs(small())
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [{"client_weights": "relayed"}, {"client_weights": "averaged", "server_gradient": "selected"}],
+)
+def test_rounds_that_are_no_exchange_of_all_are_refused(changes: dict[str, str]) -> None:
+    with pytest.raises(SettingsError, match="not counted here"):
+        costs_of(**changes)
+
+
 def test_mixed_noniid_costs_what_our_reference_says() -> None:
     # 20 rounds of 63 full batches of 32; five clients train, three upload in the last 8 rounds.
     sample = sample_costs(split_sequential(lenet(num_classes=5), "block1"), (3, 32, 32))
