@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from dataclasses import dataclass
 
-import torch
-from torch import nn
-from torch.utils.flop_counter import FlopCounterMode
-
 from adasplit_flwr.dry_run import try_client
 from adasplit_flwr.split import SplitModel
+from zerofl_flwr.costs import step_costs
 
 
 @dataclass(frozen=True)
@@ -51,36 +47,20 @@ def sample_costs(split: SplitModel, sample_shape: tuple[int, ...]) -> SampleCost
     Raises
     ------
     SettingsError
-        If the shape is none, or the client part fails on it.
+        If the shape is none, or a part fails on it.
 
     Examples
     --------
+    >>> from torch import nn
     >>> from adasplit_flwr import split_sequential
     >>> net = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3))
     >>> sample_costs(split_sequential(net, cut=2), (8,))
     SampleCosts(client=128, head=20480, server=48, activation_bytes=64)
     """
-    activation = try_client(split.client, sample_shape)[:1]
-    inputs = torch.zeros(1, *sample_shape, dtype=activation.dtype)
+    activation = tuple(try_client(split.client, sample_shape).shape[1:])
     return SampleCosts(
-        client=multiply_adds(split.client, inputs),
-        head=multiply_adds(split.head, activation),
-        server=multiply_adds(split.server, activation),
-        activation_bytes=4 * math.prod(activation.shape),
+        client=step_costs(split.client, sample_shape).forward,
+        head=step_costs(split.head, activation).forward,
+        server=step_costs(split.server, activation).forward,
+        activation_bytes=4 * math.prod(activation),
     )
-
-
-def multiply_adds(part: nn.Module, inputs: torch.Tensor) -> int:
-    """Count the multiply-adds of a forward pass: half of what torch calls its FLOPs.
-
-    Parameters
-    ----------
-    part : nn.Module
-        A copy of it runs, in evaluation mode and on the CPU.
-    inputs : Tensor
-        A batch, on the CPU.
-    """
-    tried = copy.deepcopy(part).cpu().eval()
-    with torch.no_grad(), FlopCounterMode(display=False) as counter:
-        tried(inputs)
-    return int(counter.get_total_flops()) // 2

@@ -6,29 +6,28 @@ import pytest
 import torch
 from torch import nn
 
-from adasplit_flwr.costs import SampleCosts, multiply_adds, sample_costs
+from adasplit_flwr.costs import SampleCosts, sample_costs
 from adasplit_flwr.split import split_sequential
 from simulations.networks import lenet
+from zerofl_flwr.costs import step_costs
 from zerofl_flwr.errors import SettingsError
 
 
-@pytest.mark.parametrize("samples", [1, 32])
-def test_a_linear_layer_takes_a_multiply_add_a_weight(samples: int) -> None:
-    layer = nn.Linear(6, 4)
-    assert multiply_adds(layer, torch.zeros(samples, 6)) == samples * 24
+def test_a_linear_layer_takes_a_multiply_add_a_weight() -> None:
+    assert step_costs(nn.Linear(6, 4), (6,)).forward == 24
 
 
 def test_a_convolution_takes_its_kernel_at_each_place() -> None:
     layer = nn.Conv2d(3, 5, 3, stride=2, padding=1)
     # 8 x 8 becomes 4 x 4; each of 5 outputs there has 3 * 3 * 3 products.
-    assert multiply_adds(layer, torch.zeros(1, 3, 8, 8)) == 4 * 4 * 5 * 27
+    assert step_costs(layer, (3, 8, 8)).forward == 4 * 4 * 5 * 27
 
 
 def test_the_network_stays_as_it_was() -> None:
-    layer = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3)).train()
+    layer = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3)).eval()
     before = {name: value.clone() for name, value in layer.state_dict().items()}
-    multiply_adds(layer, torch.ones(2, 3))
-    assert layer.training
+    step_costs(layer, (3,))
+    assert not layer.training
     assert all(torch.equal(value, before[name]) for name, value in layer.state_dict().items())
 
 
