@@ -8,6 +8,8 @@ from collections import OrderedDict
 import torch
 from torch import nn
 
+from simulations.local_response_norm import LocalResponseNorm
+
 RESNET_WIDTHS = (64, 128, 256, 512)
 
 
@@ -171,7 +173,7 @@ def _lenet_block(in_channels: int, out_channels: int) -> nn.Sequential:
         OrderedDict[str, nn.Module](
             conv=nn.Conv2d(in_channels, out_channels, 5, padding=2),
             relu=nn.ReLU(),
-            norm=nn.LocalResponseNorm(4),
+            norm=LocalResponseNorm(4),
             pool=nn.MaxPool2d(3, stride=2, padding=1),
         )
     )

@@ -213,7 +213,7 @@ def new_optimizer(
     """Make the optimizer that the settings ask for."""
     rate, decay = settings.learning_rate, settings.weight_decay
     if settings.optimizer == "adam":
-        return torch.optim.Adam(parameters, lr=rate, weight_decay=decay)
+        return torch.optim.Adam(parameters, lr=rate, weight_decay=decay, fused=True)
     return torch.optim.SGD(parameters, lr=rate, momentum=settings.momentum, weight_decay=decay)
 
 
