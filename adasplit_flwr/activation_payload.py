@@ -97,6 +97,28 @@ def encode_activations(
     )
 
 
+def blank_activations(
+    sizes: Sequence[int],
+    activation_shape: tuple[int, ...],
+    *,
+    server_round: int,
+    num_classes: int,
+    precision: str = "float32",
+) -> list[NDArray[Any]]:
+    """Return a payload of zeros as large as that of batches with so many samples is at most.
+
+    It is that large where the activations travel densely. The zeros take no memory.
+
+    Raises
+    ------
+    SettingsError
+        `num_classes` is below 1.
+    """
+    return _payload(num_classes, "client").blank(
+        sizes, activation_shape, server_round=server_round, precision=precision
+    )
+
+
 def decode_activations(
     arrays: Sequence[WireArray],
     *,

@@ -4,7 +4,7 @@ A payload (:mod:`zerofl_flwr.payload`) of three entries or more, in this order:
 
 =============  ==================================================================================
 ``<values>``   ``(n, *sample shape)``, float32 or float16: the samples of all batches, one batch
-               after the other; CSR where that is smaller
+               after the other; CSR where that makes the message smaller
 others         of the caller's, e.g. one label per sample
 batch-ids      ``(batches,)``, uint32: each batch's index within the exchange, from 0
 batch-sizes    ``(batches,)``, uint32: samples of each batch; their sum is n
@@ -32,9 +32,11 @@ from zerofl_flwr.payload import Entry, Payload, SparseArray, WireArray, decode, 
 
 PRECISIONS = ("float32", "float16")
 """Types of the samples on the wire."""
-_IDS, _SIZES = "batch-ids", "batch-sizes"
+BATCH_COUNTERS = _IDS, _SIZES = "batch-ids", "batch-sizes"
+"""The last entries of every such payload, by which it can be told from one of weights."""
 _COUNTER = np.dtype("uint32")
 _OVERHEAD_BYTES = 8192  # the header, and those of the arrays where they come as .npy
+_CSR_OVERHEAD_BYTES = 512  # at most, around the two arrays that CSR has more than dense ones
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,13 +103,25 @@ class BatchPayload:
         ids = self._checked_ids([batch_id for batch_id, _ in batches])
         stacked = self._stack(batches, precision)
         sizes = np.array([len(values) for _, values in batches], _COUNTER)
-        entries = [
-            Entry(self.values, _compact(stacked)),
-            *(Entry(name, others[name].astype(dtype)) for name, dtype in self.others.items()),
-            Entry(_IDS, ids),
-            Entry(_SIZES, sizes),
-        ]
-        return encode(entries, {"round": server_round, "precision": precision})
+        cast = {name: others[name].astype(dtype) for name, dtype in self.others.items()}
+        return self._encoded(_compact(stacked), cast, ids, sizes, server_round, precision)
+
+    def blank(
+        self,
+        sizes: Sequence[int],
+        sample_shape: tuple[int, ...],
+        *,
+        server_round: int,
+        precision: str,
+    ) -> list[NDArray[Any]]:
+        """Return a payload of zeros as large as :meth:`write` makes one at most.
+
+        It is that large where the samples travel densely. Zeros take no memory until they are read.
+        """
+        total, counters = sum(sizes), np.array(sizes, _COUNTER)
+        values = np.zeros((total, *sample_shape), precision)
+        others = {name: np.zeros(total, dtype) for name, dtype in self.others.items()}
+        return self._encoded(values, others, counters, counters, server_round, precision)
 
     def read(
         self,
@@ -149,6 +163,23 @@ class BatchPayload:
             others,
             sizes,
         )
+
+    def _encoded(
+        self,
+        values: NDArray[Any] | SparseArray,
+        others: Mapping[str, NDArray[Any]],
+        ids: NDArray[np.uint32],
+        sizes: NDArray[np.uint32],
+        server_round: int,
+        precision: str,
+    ) -> list[NDArray[Any]]:
+        entries = [
+            Entry(self.values, values),
+            *(Entry(name, array) for name, array in others.items()),
+            Entry(_IDS, ids),
+            Entry(_SIZES, sizes),
+        ]
+        return encode(entries, {"round": server_round, "precision": precision})
 
     def refuse(self, entry: str | None, field: str, reason: str) -> PayloadError:
         """Build the error for a fault in an entry's field."""
@@ -269,7 +300,13 @@ class BatchPayload:
 
 
 def _compact(array: NDArray[Any]) -> NDArray[Any] | SparseArray:
-    """Offer the payload a sparse array, unless even the fewest positions would not be smaller."""
-    if csr_nbytes(array.shape, array.dtype, int(np.count_nonzero(array))) >= array.nbytes:
+    """Make a sparse array of one, unless CSR would not make the message smaller."""
+    # At least so many positions are stored, and -0.0 too: then it is looked at once more.
+    if not _is_smaller(array, int(np.count_nonzero(array))):
         return array
-    return SparseArray.from_dense(array)
+    sparse = SparseArray.from_dense(array)
+    return sparse if _is_smaller(array, sparse.nnz) else array
+
+
+def _is_smaller(array: NDArray[Any], nnz: int) -> bool:
+    return csr_nbytes(array.shape, array.dtype, nnz) + _CSR_OVERHEAD_BYTES < array.nbytes

@@ -6,7 +6,7 @@ its position, an epoch and an offset in it, and every epoch has an order that it
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
@@ -90,6 +90,34 @@ def training_bounds(samples: int, batch_size: int, *, full: bool = False) -> lis
         starts.pop()
     stops = [*starts[1:], len(starts) * batch_size if full else samples]
     return list(zip(starts, stops, strict=True)) if starts else []
+
+
+def epoch_sizes(samples: int, batch_size: int, *, full: bool = False) -> tuple[int, ...]:
+    """Return the samples of each batch of an epoch; parameters as of :func:`training_bounds`."""
+    bounds = training_bounds(samples, batch_size, full=full)
+    return tuple(stop - start for start, stop in bounds)
+
+
+def exchange_sizes(epoch: Sequence[int], done: int, iterations: int | None) -> tuple[int, ...]:
+    """Return the samples of each batch of an exchange, as :class:`BatchWalk` takes them.
+
+    Parameters
+    ----------
+    epoch : sequence of int
+        Samples of each batch of an epoch; at least one.
+    done : int
+        Batches that the client has taken before, in exchanges of as many each.
+    iterations : int, optional
+        Batches of an exchange; None: an epoch.
+
+    Examples
+    --------
+    >>> exchange_sizes((4, 4, 2), done=2, iterations=3)
+    (2, 4, 4)
+    """
+    if iterations is None:
+        return tuple(epoch)
+    return tuple(epoch[number % len(epoch)] for number in range(done, done + iterations))
 
 
 class ShuffledBatches:

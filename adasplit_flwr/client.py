@@ -9,19 +9,19 @@ from typing import TypeVar
 
 import numpy as np
 import torch
-from flwr.app import Array as FlowerArray
-from flwr.app import ArrayRecord, ConfigRecord, RecordDict
+from flwr.app import RecordDict
 from flwr.client import NumPyClient
 from flwr.common import Scalar
 
 from adasplit_flwr.activation_payload import ActivationBatch, encode_activations
 from adasplit_flwr.batches import BatchWalk, Position, Seekable
-from adasplit_flwr.client_resume import find_state, resume
-from adasplit_flwr.client_state import ClientState, StateFolder
+from adasplit_flwr.client_resume import resume
 from adasplit_flwr.dry_run import try_part
 from adasplit_flwr.exchange import Progress, apply_gradients, infer, take_batches, take_none
+from adasplit_flwr.kept_states import KeptStates
 from adasplit_flwr.local_trainer import LocalTrainer
 from adasplit_flwr.plans import ExchangePlan, TestPlan
+from adasplit_flwr.reply_metrics import exchange_metrics
 from adasplit_flwr.split import SplitModel
 from adasplit_flwr.weights_payload import (
     SERVER,
@@ -31,15 +31,10 @@ from adasplit_flwr.weights_payload import (
     named_specs,
 )
 from zerofl_flwr.errors import PayloadError, SettingsError
+from zerofl_flwr.memory import memory_metric
 from zerofl_flwr.model_arrays import Array, get_arrays
-from zerofl_flwr.payload import read_npy
-from zerofl_flwr.threads import limit_threads
+from zerofl_flwr.threads import use_hardware
 from zerofl_flwr.training import Batches, evaluate
-
-STATE_KEY, PREVIOUS_KEY = "adasplit-client", "adasplit-client-before"
-"""Where a client's records are in ``context.state``: its last round's, and the one's before."""
-ROUND_KEY = "round"
-"""With a folder of states, all that the record :data:`STATE_KEY` holds: the number of the round."""
 
 PlanType = TypeVar("PlanType", ExchangePlan, TestPlan)
 
@@ -61,8 +56,8 @@ class AdaSplitClient(NumPyClient):
     partition_id : int
         Who this client is, usually ``context.node_config["partition-id"]``.
     state : RecordDict
-        ``context.state``. What lasts from message to message are its records :data:`STATE_KEY` and
-        :data:`PREVIOUS_KEY`; a server that lost a reply goes on from the round before.
+        ``context.state``, where the states of the last two rounds are kept: a server that lost a
+        reply goes on from the round before. See :mod:`adasplit_flwr.kept_states`.
     state_dir : Path, optional
         Folder where that is saved instead, for a client that is started again, and for a run that
         is resumed from the round before. `state` then holds the number of the last round only.
@@ -109,17 +104,12 @@ class AdaSplitClient(NumPyClient):
                 f"a client's network must be a SplitModel, such as split_sequential makes, not a "
                 f"{type(split).__name__}"
             )
-        if device.startswith("cuda") and not torch.cuda.is_available():
-            raise SettingsError(f"device {device!r} was asked for, but torch finds no CUDA device")
-        if threads is not None:
-            limit_threads(threads)
+        use_hardware(device, threads)
         self.split = split.to(device)
         self.train_batches = train_batches
         self.validation_batches = validation_batches
         self.partition_id = partition_id
-        self.state = state
-        self.state_dir = state_dir
-        self.kept_states = kept_states
+        self.kept = KeptStates(state, state_dir, partition_id=partition_id, count=kept_states)
         self.seed = seed
         self.device = device
         self.num_classes = num_classes
@@ -143,8 +133,8 @@ class AdaSplitClient(NumPyClient):
             What the plan asks for: a payload of activations, and behind it one of weights; the
             number of samples taken, 0 of a finishing message; and the metrics ``train_loss`` (mean
             contrastive loss per sample, 0.0 without a loss of the client's own), ``train_seconds``,
-            ``iterations`` (batches taken), ``activation_arrays`` (how many arrays belong to the
-            first payload), and ``round``.
+            ``client_memory_mb`` (peak of the process), ``iterations`` (batches taken),
+            ``activation_arrays`` (how many arrays belong to the first payload), and ``round``.
 
         Raises
         ------
@@ -179,14 +169,16 @@ class AdaSplitClient(NumPyClient):
         trained: list[Array] = []
         if plan.upload_weights:
             trained = encode_weights(trainer.weights(), server_round=plan.server_round)
-        self._keep(plan, trainer, outcome.progress)
-        metrics: dict[str, Scalar] = {
-            "train_loss": outcome.loss,
-            "train_seconds": seconds,
-            "iterations": outcome.iterations,
-            "activation_arrays": len(activations),
-            "round": plan.server_round,
-        }
+        progress = outcome.progress
+        self.kept.keep(plan, trainer.state() | progress.to_arrays(), progress.iterations)
+        metrics = exchange_metrics(
+            loss=outcome.loss,
+            seconds=seconds,
+            memory=memory_metric(),
+            iterations=outcome.iterations,
+            activation_arrays=len(activations),
+            server_round=plan.server_round,
+        )
         return [*activations, *trained], outcome.samples, metrics
 
     def evaluate(
@@ -244,44 +236,7 @@ class AdaSplitClient(NumPyClient):
             partition_id=self.partition_id,
             device=self.device,
         )
-        return trainer, resume(trainer, plan, weights, lambda: self._state_of(plan))
-
-    def _state_of(self, plan: ExchangePlan | TestPlan) -> ClientState:
-        return find_state(
-            [*self._held(STATE_KEY), *self._held(PREVIOUS_KEY)],
-            self.state_dir,
-            run=plan.run,
-            partition_id=self.partition_id,
-            server_round=plan.state_round,
-        )
-
-    def _held(self, key: str) -> list[ClientState]:
-        record = self.state.get(key)
-        if not isinstance(record, ArrayRecord):
-            return []
-        named = {name: read_npy(array.data) for name, array in record.items()}
-        return [ClientState.from_arrays(named)]
-
-    def _keep(self, plan: ExchangePlan, trainer: LocalTrainer, progress: Progress) -> None:
-        state = ClientState(
-            arrays=trainer.state() | progress.to_arrays(),
-            server_round=plan.server_round,
-            iterations=progress.iterations,
-            run=plan.run,
-            partition_id=self.partition_id,
-        )
-        if self.state_dir is not None:
-            folder = StateFolder(self.state_dir, plan.run, keep=self.kept_states)
-            folder.save(self.partition_id, state, after=plan.state_round)
-            self.state.pop(PREVIOUS_KEY, None)
-            self.state[STATE_KEY] = ConfigRecord({ROUND_KEY: plan.server_round})
-            return
-        # The server knows of the round that this one went on from, and may not hear of this one.
-        if any(held.server_round == plan.state_round for held in self._held(STATE_KEY)):
-            self.state[PREVIOUS_KEY] = self.state[STATE_KEY]
-        self.state[STATE_KEY] = ArrayRecord(
-            {name: FlowerArray(array) for name, array in state.to_arrays().items()}
-        )
+        return trainer, resume(trainer, plan, weights, lambda: self.kept.find(plan))
 
     def _walk_from(self, position: Position) -> BatchWalk:
         return BatchWalk(

@@ -1,41 +1,40 @@
-"""What a sample costs AdaSplit's parts: multiply-adds forward, and bytes across the cut."""
+"""What a sample costs AdaSplit's parts: multiply-adds of its steps."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
+from torch import nn
+
 from adasplit_flwr.dry_run import try_client
+from adasplit_flwr.settings import AdaSplitSettings
 from adasplit_flwr.split import SplitModel
-from zerofl_flwr.costs import step_costs
+from zerofl_flwr.costs import StepCosts, step_costs
 
 
 @dataclass(frozen=True)
-class SampleCosts:
-    """Costs of one sample.
+class SplitStepCosts:
+    """What one sample costs in a training step of each kind, in multiply-adds.
 
     Parameters
     ----------
-    client, head, server : int
-        Multiply-adds of a forward pass through each part. As in the figures of AdaSplit
-        (arXiv 2112.01637), matrix products and convolutions count, and nothing else.
-    activation_bytes : int
-        Bytes of its activation, dense in float32.
+    own : StepCosts
+        A client's own step: part and head; without a local loss, the part's forward pass alone.
+    again : StepCosts
+        A client's step with the server's gradient: the part once more, forward and backward.
+    server : StepCosts
+        The server part's step; with the gradient of its input where that goes back.
     """
 
-    client: int
-    head: int
-    server: int
-    activation_bytes: int
-
-    @property
-    def client_step(self) -> int:
-        """Multiply-adds that a client takes forward when it trains on a sample: part and head."""
-        return self.client + self.head
+    own: StepCosts
+    again: StepCosts
+    server: StepCosts
 
 
-def sample_costs(split: SplitModel, sample_shape: tuple[int, ...]) -> SampleCosts:
-    """Count what one sample costs.
+def split_step_costs(
+    split: SplitModel, sample_shape: tuple[int, ...], settings: AdaSplitSettings
+) -> SplitStepCosts:
+    """Count what the method's steps cost a sample; see :func:`zerofl_flwr.costs.step_costs`.
 
     Parameters
     ----------
@@ -43,24 +42,18 @@ def sample_costs(split: SplitModel, sample_shape: tuple[int, ...]) -> SampleCost
         The cut network; copies of its parts are tried.
     sample_shape : tuple of int
         Shape of a sample, without the batch.
+    settings : AdaSplitSettings
+        ``local_loss`` and ``server_gradient`` count here.
 
     Raises
     ------
     SettingsError
         If the shape is none, or a part fails on it.
-
-    Examples
-    --------
-    >>> from torch import nn
-    >>> from adasplit_flwr import split_sequential
-    >>> net = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3))
-    >>> sample_costs(split_sequential(net, cut=2), (8,))
-    SampleCosts(client=128, head=20480, server=48, activation_bytes=64)
     """
     activation = tuple(try_client(split.client, sample_shape).shape[1:])
-    return SampleCosts(
-        client=step_costs(split.client, sample_shape).forward,
-        head=step_costs(split.head, activation).forward,
-        server=step_costs(split.server, activation).forward,
-        activation_bytes=4 * math.prod(activation),
-    )
+    again = step_costs(split.client, sample_shape)
+    own = StepCosts(again.forward, again.forward)  # nothing is trained: forward alone
+    if settings.local_loss:
+        own = step_costs(nn.Sequential(split.client, split.head), sample_shape)
+    server = step_costs(split.server, activation, input_gradient=settings.returns_gradients)
+    return SplitStepCosts(own, again, server)

@@ -51,6 +51,18 @@ def encode_gradients(
     return _payload("server").write(batches, {}, server_round=server_round, precision=precision)
 
 
+def blank_gradients(
+    sizes: Sequence[int], activation_shape: tuple[int, ...], *, server_round: int
+) -> list[NDArray[Any]]:
+    """Return a payload of zeros as large as that of batches with so many samples is at most.
+
+    It is that large where the gradients, in float32, travel densely. The zeros take no memory.
+    """
+    return _payload("server").blank(
+        sizes, activation_shape, server_round=server_round, precision="float32"
+    )
+
+
 def decode_gradients(
     arrays: Sequence[WireArray],
     *,

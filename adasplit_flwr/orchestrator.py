@@ -132,15 +132,24 @@ class Orchestrator:
         SettingsError
             Ids are negative or occur twice, or `count` is out of range.
         """
-        ids = _checked_ids(candidates)
-        if type(count) is not int or not 1 <= count <= ids.size:
-            raise SettingsError(f"count is {count!r}; there are {ids.size} candidates to pick from")
-        ids = np.sort(ids)
+        given = _checked_ids(candidates).size
+        if type(count) is not int or not 1 <= count <= given:
+            raise SettingsError(f"count is {count!r}; there are {given} candidates to pick from")
+        return sorted(self.rank(candidates)[:count])
+
+    def rank(self, candidates: Sequence[int]) -> list[int]:
+        """Order clients by their scores, the highest first; otherwise as :meth:`pick`.
+
+        Raises
+        ------
+        SettingsError
+            Ids are negative or occur twice.
+        """
+        ids = np.sort(_checked_ids(candidates))
         self._admit(ids)
         scores = self._log_scores_at(np.searchsorted(self._ids, ids))
         ties = np.random.default_rng((self.seed, _TIE_STREAM, self._entries)).permutation(ids.size)
-        best = np.lexsort((ties, -scores))[:count]
-        return [int(client) for client in np.sort(ids[best])]
+        return [int(client) for client in ids[np.lexsort((ties, -scores))]]
 
     def update(self, losses: Mapping[int, float], *, failed: Collection[int] = ()) -> None:
         """Add one exchange.

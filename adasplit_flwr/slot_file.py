@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from zerofl_flwr.atomic_file import replacing
 from zerofl_flwr.errors import DataError
 from zerofl_flwr.model_arrays import Array
 
@@ -55,14 +56,9 @@ class SlotFile:
             If the file cannot be written.
         """
         header = _MAGIC + _describe(shape, dtype)
-        temporary = path.with_name(f".{path.name}.partial")
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with temporary.open("wb") as file:
+            with replacing(path) as file:
                 file.write(header.ljust(_ALIGNMENT, b"\0"))
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(path)
         except OSError as error:
             raise DataError(f"cannot create {path}: {error}") from error
         return cls(path, shape, dtype, count=0)

@@ -45,12 +45,14 @@ _PANELS = {
     "zerofl": "ZeroFL",
     "split": "AdaSplit: the cut",
     "adasplit": "AdaSplit",
+    "budget": "AdaSplit: the budget",
     "baseline": "Baselines",
 }
 _METHOD_OF = {
     "zerofl": "zerofl",
     "split": "adasplit",
     "adasplit": "adasplit",
+    "budget": "adasplit",
     "baseline": "baseline",
 }
 """Panels of one method. Settings of the other panels are for all, unless their help says not."""

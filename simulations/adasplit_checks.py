@@ -44,7 +44,8 @@ def split_run_warnings(settings: RunSettings, data: FederatedData) -> list[str]:
     -------
     list of str
         A line each: clients whose training samples are of one class, which their own loss cannot
-        tell apart; and a local phase without a round.
+        tell apart; a local phase without a round; and client parts that are shared at other times
+        than the run ends or tests.
     """
     adasplit, rounds = settings.adasplit, settings.simulation.rounds
     lines = []
@@ -64,6 +65,40 @@ def split_run_warnings(settings: RunSettings, data: FederatedData) -> list[str]:
                 f"{_clients(of_one_class)} only one class to train on: a contrastive loss of 0, "
                 "from which a client part learns nothing"
             )
+    return lines + _sharing_warnings(settings)
+
+
+def _sharing_warnings(settings: RunSettings) -> list[str]:
+    """Hold the rounds in which client parts are shared against those of tests, and the last."""
+    adasplit, simulation = settings.adasplit, settings.simulation
+    clients = settings.data.num_clients if adasplit.client_weights == "relayed" else 1
+    local, in_local = adasplit.local_rounds(simulation.rounds), clients * adasplit.share_every
+    finishing = adasplit.uploads(clients) if adasplit.returns_gradients else 0
+    length = in_local + finishing
+    # Where a period goes from the local phase into the global one, it has another length.
+    if not adasplit.shares_weights or local % in_local:
+        return []
+
+    def beyond(server_round: int) -> int:
+        """Count the rounds since a period was full."""
+        passed = server_round - local
+        return server_round % in_local if passed <= 0 else passed % length
+
+    period = "an average of client parts" if clients == 1 else "a pass through all clients"
+    period = f"{period} takes {length} rounds"
+    if finishing:
+        period += f", {finishing} of them for the last gradients"
+    lines, every = [], simulation.evaluate_every
+    if rest := beyond(simulation.rounds):
+        lines.append(
+            f"rounds is {simulation.rounds}, but {period}: the last one is cut short, after {rest}"
+        )
+    tested = range(every, simulation.rounds, every) if simulation.evaluating_fraction else ()
+    if any(map(beyond, tested)):
+        lines.append(
+            f"evaluate-every is {every}, but {period}: a test in between is of the part that was "
+            "shared last"
+        )
     return lines
 
 

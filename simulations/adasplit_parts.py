@@ -9,10 +9,11 @@ from pathlib import Path
 from flwr.app import RecordDict
 
 from adasplit_flwr import AdaSplitClient
-from adasplit_flwr.batches import ShuffledBatches
+from adasplit_flwr.batches import ShuffledBatches, epoch_sizes
 from adasplit_flwr.dry_run import try_client
 from adasplit_flwr.split import SplitModel
-from simulations.batches import EVALUATION_BATCH, LazyBatches, LazySeekable, batches
+from simulations.batches import EVALUATION_BATCH, LazySeekable
+from simulations.client_parts import kept_states, state_folder, validation_batches
 from simulations.data import FederatedData, load_data
 from simulations.run_models import split_model
 from simulations.settings import RunSettings
@@ -20,10 +21,9 @@ from strategies import AdaSplit, AdaSplitRoundReport, AdaSplitTestReport
 from strategies.adasplit_options import MAX_UPLOAD_MB
 from strategies.adasplit_replies import dense_bytes
 from strategies.adasplit_server import check_mask_memory
-from zerofl_flwr.training import Batches
 
-STATES, MASKS = "clients", "masks"
-"""Folders of a run: the clients' states, and the masks that do not fit into memory."""
+MASKS = "masks"
+"""Folder of a run with the masks that do not fit into memory."""
 
 
 def make_client(
@@ -51,17 +51,14 @@ def make_client(
             train, settings.training.batch_size, full=settings.split.full_batches
         )
 
-    def validation() -> Batches:
-        return batches(data.partition(partition_id).validation, EVALUATION_BATCH)
-
     return AdaSplitClient(
         _model(settings),
         LazySeekable(training),
-        LazyBatches(validation) if data.validation_size(partition_id) else None,
+        validation_batches(settings, partition_id),
         partition_id=partition_id,
         state=state,
-        state_dir=_state_dir(settings, folder),
-        kept_states=settings.simulation.checkpoint_every + 1,
+        state_dir=state_folder(settings, folder),
+        kept_states=kept_states(settings),
         seed=settings.seed,
         device=settings.simulation.device,
         threads=settings.simulation.cpus_per_client,
@@ -97,6 +94,7 @@ def make_strategy(
     data, simulation = load_data(settings.data), settings.simulation
     one_at_a_time = settings.adasplit.client_weights == "relayed"
     split = split_model(settings)
+    budget = settings.budget.to_budget()
     activation = tuple(try_client(split.client, data.sample_shape).shape[1:])
     largest_mb = dense_bytes(most_samples(settings, data), activation) / 10**6
     check_mask_memory(split.server, settings.adasplit)
@@ -106,6 +104,8 @@ def make_strategy(
         rounds=simulation.rounds,
         sample_shape=data.sample_shape,
         num_classes=data.num_classes,
+        budget=budget,
+        batch_sizes=None if budget is None else _batch_sizes(settings, data),
         fraction_fit=1.0 if one_at_a_time else 0.0,
         min_fit_clients=1 if one_at_a_time else simulation.clients_per_round,
         min_available_clients=settings.data.num_clients,
@@ -142,10 +142,13 @@ def most_samples(settings: RunSettings, data: FederatedData) -> int:
     return samples
 
 
-def _state_dir(settings: RunSettings, folder: Path) -> Path | None:
-    if settings.split.state_dir is not None:
-        return Path(settings.split.state_dir)
-    return folder / STATES if settings.simulation.checkpoint_every else None
+def _batch_sizes(settings: RunSettings, data: FederatedData) -> dict[int, tuple[int, ...]]:
+    """Return the samples of each batch of an epoch, by client, without making any tensors."""
+    size, full = settings.training.batch_size, settings.split.full_batches
+    return {
+        client: epoch_sizes(data.training_labels(client).size, size, full=full)
+        for client in range(data.num_partitions)
+    }
 
 
 @lru_cache(maxsize=2)

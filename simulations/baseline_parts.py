@@ -11,11 +11,14 @@ from flwr.app import RecordDict
 from flwr.common import NDArrays, Scalar
 from torch import nn
 
-from simulations.adasplit_parts import STATES
 from simulations.baselines import AloneClient, BaselineClient, ScaffoldClient
 from simulations.baselines.lasting import LastingClient
-from simulations.batches import EVALUATION_BATCH, LazyBatches, batches
-from simulations.data import load_data
+from simulations.client_parts import (
+    kept_states,
+    state_folder,
+    training_batches,
+    validation_batches,
+)
 from simulations.flower_strategies import flower_strategy
 from simulations.run_models import plain_model
 from simulations.server_evaluation import evaluate_globally
@@ -23,7 +26,6 @@ from simulations.settings import RunSettings
 from strategies import Baseline, BaselineRoundReport, ClientTestReport
 from zerofl_flwr.errors import SettingsError
 from zerofl_flwr.model_arrays import array_names, get_arrays, set_arrays
-from zerofl_flwr.training import Batches
 
 _LASTING: dict[str, type[LastingClient]] = {"scaffold": ScaffoldClient, "alone": AloneClient}
 
@@ -46,20 +48,11 @@ def make_client(
         settings name another folder, or the run keeps no checkpoint that they would have to go
         with.
     """
-    data, simulation = load_data(settings.data), settings.simulation
-    tested = data.validation_size(partition_id) > 0
-
-    def training() -> Batches:
-        train = data.partition(partition_id).train
-        return batches(train, settings.training.batch_size, shuffle=True)
-
-    def validation() -> Batches:
-        return batches(data.partition(partition_id).validation, EVALUATION_BATCH)
-
+    simulation = settings.simulation
     common: dict[str, Any] = {
         "model": _model(settings, "client"),
-        "train_batches": LazyBatches(training),
-        "validation_batches": LazyBatches(validation) if tested else None,
+        "train_batches": training_batches(settings, partition_id),
+        "validation_batches": validation_batches(settings, partition_id),
         "training": settings.training,
         "partition_id": partition_id,
         "seed": settings.seed,
@@ -72,8 +65,8 @@ def make_client(
     return lasting(
         **common,
         state=state,
-        state_dir=_state_dir(settings, folder),
-        kept_states=simulation.checkpoint_every + 1,
+        state_dir=state_folder(settings, folder),
+        kept_states=kept_states(settings),
     )
 
 
@@ -135,12 +128,6 @@ def check_baseline(settings: RunSettings) -> None:
 def _model(settings: RunSettings, role: str) -> nn.Module:
     """Keep one model per process and role: each message overwrites all of its state."""
     return plain_model(settings)
-
-
-def _state_dir(settings: RunSettings, folder: Path) -> Path | None:
-    if settings.baseline.state_dir is not None:
-        return Path(settings.baseline.state_dir)
-    return folder / STATES if settings.simulation.checkpoint_every else None
 
 
 def _test(

@@ -108,6 +108,7 @@ def c3_scores(
     bandwidth: Sequence[float],
     compute: Sequence[float],
     budgets: Budgets | None = None,
+    names: Sequence[str] | None = None,
 ) -> NDArray[np.float64]:
     """Score methods that are compared with each other.
 
@@ -117,6 +118,8 @@ def c3_scores(
         One of each a method, as `c3_score` takes them; NaN where a figure is not known.
     budgets : Budgets, optional
         Default: the largest among the methods.
+    names : sequence of str, optional
+        The methods' names, for errors; default: their places, from 1.
 
     Returns
     -------
@@ -126,7 +129,7 @@ def c3_scores(
     Raises
     ------
     SettingsError
-        As `c3_score`.
+        As `c3_score`; the method is named.
     """
     known = (budgets or Budgets()).for_methods(bandwidth, compute)
     scores = [

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from functools import cached_property
 
-from torch import nn
-
-from adasplit_flwr.dry_run import try_client
+from adasplit_flwr.costs import SplitStepCosts, split_step_costs
 from simulations.data import load_data
 from simulations.round_rows import Report
 from simulations.run_models import plain_model, split_model
@@ -76,7 +74,7 @@ class ComputeMeter:
         }
 
     def _of_split(self, report: AdaSplitRoundReport) -> dict[str, int]:
-        own, again, server = self._parts
+        own, again, server = self._parts.own, self._parts.again, self._parts.server
         trained = sum(client.num_examples for client in report.clients)
         returned = sum(client.gradient_samples for client in report.clients)
         learned = sum(client.server_samples for client in report.clients)
@@ -98,14 +96,7 @@ class ComputeMeter:
         )
 
     @cached_property
-    def _parts(self) -> tuple[StepCosts, StepCosts, StepCosts]:
-        """Costs of a client's own step, of one with the server's gradient, and at the server."""
-        split, method = split_model(self._settings), self._settings.adasplit
+    def _parts(self) -> SplitStepCosts:
+        """Costs of AdaSplit's steps."""
         shape = load_data(self._settings.data).sample_shape
-        activation = tuple(try_client(split.client, shape).shape[1:])
-        again = step_costs(split.client, shape)
-        own = StepCosts(again.forward, again.forward)  # nothing is trained: forward alone
-        if method.local_loss:
-            own = step_costs(nn.Sequential(split.client, split.head), shape)
-        server = step_costs(split.server, activation, input_gradient=method.returns_gradients)
-        return own, again, server
+        return split_step_costs(split_model(self._settings), shape, self._settings.adasplit)

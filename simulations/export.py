@@ -7,16 +7,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from flwr.app import RecordDict
+from torch import nn
 
 from adasplit_flwr.client_resume import find_state, resume
 from adasplit_flwr.local_trainer import LocalTrainer
 from adasplit_flwr.plans import FRESH, TestPlan
-from adasplit_flwr.weights_payload import CLIENT, SERVER, encode_weights, named_arrays
+from adasplit_flwr.weights_payload import CLIENT, HEAD, SERVER, encode_weights, named_arrays
 from simulations import adasplit_parts, baseline_parts
 from simulations.baselines import AloneClient
 from simulations.checkpoint import Checkpoint
 from simulations.network_file import check_suffix, save_network
-from simulations.run_models import plain_model
+from simulations.run_models import plain_model, split_model
 from simulations.run_name import read_run_name
 from simulations.settings import RunSettings, read_config
 from strategies import AdaSplit
@@ -83,7 +84,8 @@ def export_network(run: Path, client: int | None = None) -> Exported:
     ----------
     run : Path
         Folder of a run that has finished, or has a checkpoint: then the network is that one's. A
-        run that goes on meanwhile is not disturbed, but may take away what is to be read.
+        client's own needs the checkpoint, but where all share both parts without a mask. A run that
+        goes on meanwhile is not disturbed, but may take away what is to be read.
     client : int, optional
         Partition id; needed where clients have networks of their own, and refused elsewhere.
 
@@ -135,22 +137,16 @@ def _checked(client: int | None, settings: RunSettings) -> int:
 
 
 def _global_network(settings: RunSettings, run: Path) -> Exported:
-    model, rounds = plain_model(settings), settings.simulation.rounds
-    names = array_names(model)
-    if (path := run / _MODEL).exists():
-        named = load_npz(path, what="model")
-        if list(named) != names:
-            raise DataError(
-                f"{path} holds the arrays of another model: {_difference(named, names)}"
-            )
-        arrays, server_round = list(named.values()), rounds
+    model, server_round = plain_model(settings), settings.simulation.rounds
+    if (run / _MODEL).exists():
+        _load_saved(model, run / _MODEL)
     elif (path := run / _CHECKPOINT).exists():
         checkpoint = Checkpoint.load(path)
-        arrays, server_round = checkpoint.arrays, checkpoint.server_round
+        set_arrays(model, checkpoint.arrays, sender=str(path))
+        server_round = checkpoint.server_round
     else:
         raise DataError(f"{run} holds no network yet: it has neither {_MODEL} nor {_CHECKPOINT}")
-    set_arrays(model, arrays, sender=str(path))
-    notes = _unfinished(server_round, rounds)
+    notes = _unfinished(settings, server_round)
     zerofl = settings.algorithm == "zerofl"
     if zerofl and (sparsity := settings.zerofl.plan(server_round).sparsity):
         arguments = f"model, {sparsity}"
@@ -161,11 +157,35 @@ def _global_network(settings: RunSettings, run: Path) -> Exported:
             f"the network was trained at sparsity {sparsity} and must be tested so: give the model "
             f"to zerofl_flwr.sparsify({arguments}) first, which keeps its keys"
         )
-    return Exported(dict(zip(names, get_arrays(model), strict=True)), server_round, tuple(notes))
+    return Exported(_named(model), server_round, tuple(notes))
+
+
+def _load_saved(model: nn.Module, path: Path) -> None:
+    """Load ``model.npz`` into a model, whose arrays it must hold."""
+    named, names = load_npz(path, what="model"), array_names(model)
+    if list(named) != names:
+        raise DataError(f"{path} holds the arrays of another model: {_difference(named, names)}")
+    set_arrays(model, list(named.values()), sender=str(path))
+
+
+def _named(model: nn.Module) -> dict[str, Array]:
+    return dict(zip(array_names(model), get_arrays(model), strict=True))
+
+
+def _shared_network(settings: RunSettings, run: Path) -> Exported:
+    """Read the network that all clients of AdaSplit share at the end of a run."""
+    split = split_model(settings)
+    _load_saved(split, run / _MODEL)
+    parts = {name: a for name, a in _named(split).items() if not name.startswith(f"{HEAD}.")}
+    arrays, notes = _unsplit(parts, array_names(plain_model(settings)))
+    return Exported(arrays, settings.simulation.rounds, tuple(notes))
 
 
 def _personal_network(settings: RunSettings, run: Path, client: int) -> Exported:
-    checkpoint, name = _checkpoint_of(run), read_run_name(run)
+    is_shared = settings.adasplit.shares_weights and settings.adasplit.mask == "none"
+    if is_shared and not (run / _CHECKPOINT).exists() and (run / _MODEL).exists():
+        return _shared_network(settings, run)
+    checkpoint, name = _checkpoint_of(run, settings), read_run_name(run)
     strategy = adasplit_parts.make_strategy(settings, run, name)
     strategy.load_state_arrays(checkpoint.state)
     parts = _client_part(settings, run, strategy, client, checkpoint.server_round, name)
@@ -177,7 +197,7 @@ def _personal_network(settings: RunSettings, run: Path, client: int) -> Exported
         arrays,
         checkpoint.server_round,
         (
-            *_unfinished(checkpoint.server_round, settings.simulation.rounds),
+            *_unfinished(settings, checkpoint.server_round),
             *_untrained(settings, strategy, client),
             *notes,
         ),
@@ -185,29 +205,28 @@ def _personal_network(settings: RunSettings, run: Path, client: int) -> Exported
 
 
 def _network_of_alone(settings: RunSettings, run: Path, client: int) -> Exported:
-    checkpoint, name = _checkpoint_of(run), read_run_name(run)
+    checkpoint, name = _checkpoint_of(run, settings), read_run_name(run)
     rounds = ClientRounds(name)
     rounds.load_state_arrays(unprefixed("wrapped", checkpoint.state))
     plan = rounds.plan(client, checkpoint.server_round)
     member = baseline_parts.make_client(_on_cpu(settings), client, RecordDict(), run)
-    notes = _unfinished(checkpoint.server_round, settings.simulation.rounds)
+    notes = _unfinished(settings, checkpoint.server_round)
     if plan.state_round == FRESH:
         set_arrays(member.model, checkpoint.arrays)
         notes.append(f"client {client} has not trained: its network is the common start")
     elif isinstance(member, AloneClient):
         member.resume(plan, [])
-    names, arrays = array_names(member.model), get_arrays(member.model)
-    return Exported(dict(zip(names, arrays, strict=True)), checkpoint.server_round, tuple(notes))
+    return Exported(_named(member.model), checkpoint.server_round, tuple(notes))
 
 
-def _checkpoint_of(run: Path) -> Checkpoint:
-    path = run / _CHECKPOINT
-    if not path.exists():
-        raise DataError(
-            f"{run} has no {_CHECKPOINT}, which a client's network is made from: the run has not "
-            "come to its first, or keeps none (checkpoint-every 0)"
-        )
-    return Checkpoint.load(path)
+def _checkpoint_of(run: Path, settings: RunSettings) -> Checkpoint:
+    path, every = run / _CHECKPOINT, settings.simulation.checkpoint_every
+    if path.exists():
+        return Checkpoint.load(path)
+    why = f"the run comes to its first after round {min(every, settings.simulation.rounds)}"
+    if not every:
+        why = "the run keeps none (checkpoint-every 0): run it again with checkpoint-every 1"
+    raise DataError(f"{run} has no {_CHECKPOINT}, which a client's network is made from: {why}")
 
 
 def _on_cpu(settings: RunSettings) -> RunSettings:
@@ -276,7 +295,8 @@ def _untrained(settings: RunSettings, strategy: AdaSplit, client: int) -> list[s
     return notes
 
 
-def _unfinished(server_round: int, rounds: int) -> list[str]:
+def _unfinished(settings: RunSettings, server_round: int) -> list[str]:
+    rounds = settings.simulation.rounds
     if server_round == rounds:
         return []
     return [f"the run has not ended: this is the network after round {server_round} of {rounds}"]

@@ -55,7 +55,7 @@ def flower_strategy(
         "min_evaluate_clients": math.ceil(simulation.evaluating_fraction * clients),
         "min_available_clients": clients,
         "initial_parameters": ndarrays_to_parameters(initial),
-        "on_fit_config_fn": lambda server_round: _fit_config(settings, server_round),
+        "on_fit_config_fn": lambda server_round: fit_config(settings, server_round),
         "fit_metrics_aggregation_fn": lambda _: {},
         **functions,
     }
@@ -82,7 +82,8 @@ def flower_strategy(
     return builders[simulation.strategy]()
 
 
-def _fit_config(settings: RunSettings, server_round: int) -> dict[str, Scalar]:
+def fit_config(settings: RunSettings, server_round: int) -> dict[str, Scalar]:
+    """Return the entries of a round's training messages that follow from the run's settings."""
     training = settings.training
     config: dict[str, Scalar] = {
         "learning-rate": training.learning_rate_at(server_round, settings.simulation.rounds),

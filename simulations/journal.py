@@ -10,7 +10,9 @@ from typing import Any
 
 import pandas as pd
 
-TABLES = ("rounds", "clients", "layers", "tests")
+from zerofl_flwr.atomic_file import replacing
+
+TABLES = ("rounds", "clients", "traffic", "layers", "tests")
 LINES = "metrics.jsonl"
 
 Row = Mapping[str, Any]
@@ -38,8 +40,8 @@ class Journal:
     def append_round(self, row: Row, tables: Mapping[str, Sequence[Row]]) -> None:
         """Add a finished round: its row, and those of its other tables by their names.
 
-        ``clients.csv`` has a row a client, ``layers.csv`` a row a masked layer (ZeroFL),
-        ``tests.csv`` a row a client that tested.
+        ``clients.csv`` has a row a client, ``traffic.csv`` one with what its bytes are,
+        ``layers.csv`` a row a masked layer (ZeroFL), ``tests.csv`` a row a client that tested.
         """
         whole = {name: [_on_one_line(item) for item in rows] for name, rows in tables.items()}
         self._append("rounds", [row])
@@ -83,9 +85,8 @@ def _keep_lines(path: Path, keep: Callable[[str], bool], *, header: bool) -> Non
     if header and not first:  # not even the header was finished: the next row writes it
         path.unlink()
         return
-    temporary = path.with_name(f".{path.name}.partial")
-    temporary.write_text("".join([*first, *filter(keep, rest)]), encoding="utf-8")
-    temporary.replace(path)
+    with replacing(path) as file:
+        file.write("".join([*first, *filter(keep, rest)]).encode())
 
 
 def _on_one_line(row: Row) -> dict[str, Any]:

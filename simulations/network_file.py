@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from io import BytesIO
 from pathlib import Path
 
 import torch
 
+from zerofl_flwr.atomic_file import replacing
 from zerofl_flwr.errors import DataError, SettingsError
 from zerofl_flwr.model_arrays import Array
 from zerofl_flwr.npz import save_npz
@@ -59,13 +59,5 @@ def check_suffix(path: Path) -> None:
 def _save_state_dict(path: Path, arrays: Mapping[str, Array]) -> None:
     content = BytesIO()
     torch.save({name: torch.tensor(array) for name, array in arrays.items()}, content)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.partial")
-    try:
-        with temporary.open("wb") as file:
-            file.write(content.getbuffer())
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with replacing(path) as file:
+        file.write(content.getbuffer())

@@ -58,9 +58,12 @@ class RecordedStrategy(Strategy):
     def configure_fit(
         self, server_round: int, parameters: Parameters, client_manager: ClientManager
     ) -> list[tuple[ClientProxy, FitIns]]:
-        """Start the clock of a round."""
+        """Start the clock of a round; one in which nobody is asked to train ends here."""
         self._started = time.perf_counter()
-        return self._strategy.configure_fit(self._first + server_round, parameters, client_manager)
+        pairs = self._strategy.configure_fit(self._first + server_round, parameters, client_manager)
+        if not pairs:
+            self._recorder.timed(time.perf_counter() - self._started)
+        return pairs
 
     def aggregate_fit(
         self,

@@ -20,8 +20,9 @@ from flwr.common import Scalar
 from rich.console import Console
 
 from simulations.adasplit_checks import split_run_warnings
-from simulations.adasplit_parts import MASKS, STATES
+from simulations.adasplit_parts import MASKS
 from simulations.checkpoint import Checkpoint
+from simulations.client_parts import STATES
 from simulations.compute import NO_COMPUTE, ComputeMeter
 from simulations.data import load_data
 from simulations.journal import LINES, TABLES, Journal

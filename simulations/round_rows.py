@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -12,6 +12,7 @@ from strategies import (
     AdaSplitRoundReport,
     AdaSplitTestReport,
     BaselineRoundReport,
+    ClientReport,
     ClientTestReport,
     RoundReport,
 )
@@ -71,15 +72,15 @@ def round_tables(
     server_round: int, report: Report, test: TestReport | None
 ) -> dict[str, list[Row]]:
     """Return a round's rows of the other tables, by the table's name."""
-    tables: dict[str, Sequence[Any]] = {"clients": report.clients}
-    if isinstance(report, RoundReport):
-        tables["layers"] = report.layers
-    if test is not None:
-        tables["tests"] = test.clients
-    return {
-        name: [{"round": server_round, **asdict(item)} for item in items]
-        for name, items in tables.items()
+    tables: dict[str, list[Row]] = {
+        "clients": [_client_row(client) for client in report.clients],
+        "traffic": [_traffic_row(client) for client in report.clients],
     }
+    if isinstance(report, RoundReport):
+        tables["layers"] = [asdict(layer) for layer in report.layers]
+    if test is not None:
+        tables["tests"] = [asdict(client) for client in test.clients]
+    return {name: [{"round": server_round, **row} for row in rows] for name, rows in tables.items()}
 
 
 def round_line(
@@ -94,6 +95,8 @@ def round_line(
             few = len(picked) <= _NAMED_CLIENTS
             learned += f"picked {','.join(picked)}" if few else f"{len(picked):3d} picked"
             learned += f"  server loss {report.server_loss:6.3f}  "
+        if report.held_back:
+            learned += f"held back {report.held_back}  "
     return (
         f"round {row['round']:{width}d}/{rounds}  {learned}{test_text(test)}  "
         f"up {row['uplink_bytes'] / 1e6:8.2f} MB  down {row['downlink_bytes'] / 1e6:8.2f} MB  "
@@ -132,14 +135,34 @@ def _zerofl_row(
         "sparsity": report.plan.sparsity if report else math.nan,
         "mask_ratio": report.plan.mask_ratio if report else math.nan,
         "learning_rate": learning_rate,
-        "downlink_bytes": metrics.get("downlink_bytes", 0),
-        "uplink_bytes": metrics.get("uplink_bytes", 0),
+        **_training_bytes(metrics),
         **_test_bytes(test),
         "train_seconds": metrics.get("train_seconds", math.nan),
         "round_seconds": seconds,
         "nonzero_ratio": metrics.get("nonzero_ratio", math.nan),
         "mask_overlap": metrics.get("mask_overlap", math.nan),
     }
+
+
+def _client_row(client: ClientReport) -> Row:
+    """Return what ``clients.csv`` says of a client's round; what its bytes are is not in it."""
+    return {name: value for name, value in vars(client).items() if name not in ("down", "up")}
+
+
+def _traffic_row(client: ClientReport) -> Row:
+    return {
+        "partition_id": client.partition_id,
+        **{f"up_{name}": size for name, size in client.up.by_category().items()},
+        **{f"down_{name}": size for name, size in client.down.by_category().items()},
+        "uplink_bytes_counted": client.up.counted,
+        "downlink_bytes_counted": client.down.counted,
+    }
+
+
+def _training_bytes(metrics: Mapping[str, Any]) -> Row:
+    """Return a round's bytes, measured and as AdaSplit's authors count."""
+    names = ("downlink_bytes", "uplink_bytes", "downlink_bytes_counted", "uplink_bytes_counted")
+    return {name: metrics.get(name, 0) for name in names}
 
 
 def _test_bytes(test: Mapping[str, float]) -> Row:
@@ -169,12 +192,12 @@ def _adasplit_row(
         "server_loss": metrics["server_loss"],
         "clients": len(report.clients),
         "picked": metrics["picked"],
+        "held_back": metrics["held_back"],
         "replies": metrics["replies"],
         "failures": metrics["failures"],
         "restarts": metrics["restarts"],
         "learning_rate": learning_rate,
-        "downlink_bytes": metrics["downlink_bytes"],
-        "uplink_bytes": metrics["uplink_bytes"],
+        **_training_bytes(metrics),
         **_test_bytes(test),
         "test_failures": int(test.get("evaluation_failures", 0)),
         "train_seconds": metrics["train_seconds"],
@@ -197,9 +220,9 @@ def _baseline_row(
         "clients": len(report.clients),
         "replies": metrics["replies"],
         "failures": metrics["failures"],
+        "restarts": metrics["restarts"],
         "learning_rate": learning_rate,
-        "downlink_bytes": metrics["downlink_bytes"],
-        "uplink_bytes": metrics["uplink_bytes"],
+        **_training_bytes(metrics),
         **_test_bytes(test),
         "test_failures": int(test.get("evaluation_failures", 0)),
         "train_seconds": metrics["train_seconds"],

@@ -21,6 +21,23 @@ def plain_model(settings: RunSettings) -> nn.Module:
     )
 
 
+def sequential_model(settings: RunSettings) -> nn.Sequential:
+    """Build a run's model, which is to be cut.
+
+    Raises
+    ------
+    SettingsError
+        If it is no ``nn.Sequential``.
+    """
+    model, spec = plain_model(settings), settings.simulation.model
+    if not isinstance(model, nn.Sequential):
+        raise SettingsError(
+            f"model {spec!r} is a {type(model).__name__}: only an nn.Sequential can be cut by a "
+            "number or a name; AdaSplit's own classes take any SplitModel(client, head, server)"
+        )
+    return model
+
+
 def split_model(settings: RunSettings) -> SplitModel:
     """Build a run's model and cut it as the settings say; the weights depend on the seed alone.
 
@@ -29,15 +46,9 @@ def split_model(settings: RunSettings) -> SplitModel:
     SettingsError
         If it is no ``nn.Sequential``, or cannot be cut there.
     """
-    model, spec = plain_model(settings), settings.simulation.model
-    if not isinstance(model, nn.Sequential):
-        raise SettingsError(
-            f"model {spec!r} is a {type(model).__name__}: only an nn.Sequential can be cut by a "
-            "number or a name; AdaSplit's own classes take any SplitModel(client, head, server)"
-        )
     return split_sequential(
-        model,
-        cut_children(spec, settings.split.cut),
+        sequential_model(settings),
+        cut_children(settings.simulation.model, settings.split.cut),
         projection_dim=settings.split.projection_dim,
         sample_shape=load_data(settings.data).sample_shape,
         seed=settings.seed,

@@ -8,6 +8,9 @@ from pathlib import Path
 from zerofl_flwr.errors import DataError
 
 RUN_NAME = "run_name.txt"
+_BYTES = 6
+ANY_NAME = f"run-{'0' * 2 * _BYTES}"
+"""As long as any run's name."""
 
 
 def draw_run_name(folder: Path) -> str:
@@ -16,7 +19,7 @@ def draw_run_name(folder: Path) -> str:
     It travels with every message, and so is of the same length for all: runs of the same settings
     count the same bytes, wherever their folder is. No seed has a part in it.
     """
-    name = f"run-{secrets.token_hex(6)}"
+    name = f"run-{secrets.token_hex(_BYTES)}"
     (folder / RUN_NAME).write_text(f"{name}\n", encoding="utf-8")
     return name
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from adasplit_flwr.settings import AdaSplitSettings
 from simulations.baseline_settings import BaselineSettings
+from simulations.budget_settings import BudgetSettings
 from simulations.data_settings import DataSettings
 from simulations.simulation_settings import SimulationSettings
 from simulations.split_settings import SplitSettings
@@ -37,11 +38,12 @@ GROUPS: dict[str, Any] = {
     "zerofl": ZeroFLSettings,
     "split": SplitSettings,
     "adasplit": AdaSplitSettings,
+    "budget": BudgetSettings,
     "baseline": BaselineSettings,
 }
 _GROUPS_OF = {
     "zerofl": ("simulation", "data", "training", "zerofl"),
-    "adasplit": ("simulation", "data", "training", "split", "adasplit"),
+    "adasplit": ("simulation", "data", "training", "split", "adasplit", "budget"),
     "baseline": ("simulation", "data", "training", "baseline"),
 }
 _UNUSED = {

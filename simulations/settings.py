@@ -12,6 +12,7 @@ import tomli_w
 
 from adasplit_flwr.settings import AdaSplitSettings
 from simulations.baseline_settings import BaselineSettings
+from simulations.budget_settings import BudgetSettings
 from simulations.data_settings import DataSettings
 from simulations.dataset_names import absolute_names
 from simulations.models import paper_masked
@@ -49,6 +50,7 @@ class RunSettings:
     zerofl: ZeroFLSettings = field(default_factory=ZeroFLSettings)
     split: SplitSettings = field(default_factory=SplitSettings)
     adasplit: AdaSplitSettings = field(default_factory=AdaSplitSettings)
+    budget: BudgetSettings = field(default_factory=BudgetSettings)
     baseline: BaselineSettings = field(default_factory=BaselineSettings)
 
     def __post_init__(self) -> None:
@@ -66,6 +68,7 @@ class RunSettings:
             )
         self._check_optimizer()
         self._check_contrast()
+        self.budget.check_clients(self.data.num_clients)
         unknown = sorted(p for p in self.slow_clients if p >= self.data.num_clients)
         if unknown:
             raise SettingsError(

@@ -8,8 +8,7 @@ from functools import lru_cache
 from flwr.common import NDArrays, Scalar
 from torch import nn
 
-from simulations.batches import EVALUATION_BATCH, LazyBatches, batches
-from simulations.data import load_data
+from simulations.client_parts import training_batches, validation_batches
 from simulations.flower_strategies import flower_strategy
 from simulations.run_models import plain_model
 from simulations.server_evaluation import evaluate_globally
@@ -18,27 +17,14 @@ from strategies import ClientTestReport, RoundReport, ZeroFL
 from zerofl_flwr import ZeroFLClient, set_sparsity, sparsify
 from zerofl_flwr.model_arrays import array_names, get_arrays, set_arrays
 from zerofl_flwr.swat import sparse_layers
-from zerofl_flwr.training import Batches
 
 
 def make_client(settings: RunSettings, partition_id: int) -> ZeroFLClient:
-    """Build the client that holds one partition; its tensors are made when they are needed.
-
-    Flower builds a client for each message, also for one that only asks who the client is.
-    """
-    data = load_data(settings.data)
-
-    def training() -> Batches:
-        train = data.partition(partition_id).train
-        return batches(train, settings.training.batch_size, shuffle=True)
-
-    def validation() -> Batches:
-        return batches(data.partition(partition_id).validation, EVALUATION_BATCH)
-
+    """Build the client that holds one partition; its tensors are made when they are needed."""
     return ZeroFLClient(
         _model(settings, "client"),
-        LazyBatches(training),
-        LazyBatches(validation) if data.validation_size(partition_id) else None,
+        training_batches(settings, partition_id),
+        validation_batches(settings, partition_id),
         training=settings.training,
         partition_id=partition_id,
         seed=settings.seed,
@@ -79,6 +65,14 @@ def sparse_layer_names(settings: RunSettings) -> list[str]:
     return list(sparse_layers(_model(settings, "server")))
 
 
+def masked_layers(settings: RunSettings) -> Sequence[str] | None:
+    """Return the names of the layers that the setting ``masked`` gives; None if it is not set."""
+    chosen = settings.simulation.masked
+    if chosen is None:
+        return None
+    return [name.strip() for name in chosen.split(",")]
+
+
 @lru_cache(maxsize=2)
 def _model(settings: RunSettings, role: str) -> nn.Module:
     """Keep one sparse model per process and role: each message overwrites all of its state."""
@@ -97,15 +91,8 @@ def _model(settings: RunSettings, role: str) -> nn.Module:
         activation_sparsity=zerofl.activation_sparsity,
         gradient_sparsity=zerofl.gradient_sparsity,
         topk_period=zerofl.topk_period,
-        masked=_masked_layers(settings),
+        masked=masked_layers(settings),
     )
-
-
-def _masked_layers(settings: RunSettings) -> Sequence[str] | None:
-    chosen = settings.simulation.masked
-    if chosen is None:
-        return None
-    return [name.strip() for name in chosen.split(",")]
 
 
 def _mean_accuracy(metrics: list[tuple[int, dict[str, Scalar]]]) -> dict[str, Scalar]:

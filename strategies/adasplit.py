@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from flwr.common import (
     EvaluateIns,
@@ -26,7 +27,7 @@ from adasplit_flwr.split import SplitModel
 from strategies.adasplit_aggregation import ExchangeAggregation
 from strategies.adasplit_clients import KnownClients
 from strategies.adasplit_downlink import Asked, Downlink
-from strategies.adasplit_evaluation import AdaSplitTestReport, test_report
+from strategies.adasplit_evaluation import ask_to_test, test_report
 from strategies.adasplit_masks import MaskSummary, summarise_masks
 from strategies.adasplit_options import (
     MAX_UPLOAD_MB,
@@ -34,15 +35,16 @@ from strategies.adasplit_options import (
     check_options,
     cut_shapes,
     settings_of,
-    share_of,
 )
-from strategies.adasplit_report import AdaSplitRoundReport
+from strategies.adasplit_report import AdaSplitRoundReport, idle_report
 from strategies.adasplit_server import ServerTrainer, build_server
 from strategies.adasplit_state import SavedState
 from strategies.adasplit_turns import Turn, Turns
 from strategies.adasplit_weights import ClientWeights
+from strategies.budget import Budget
+from strategies.client_tests import AdaSplitTestReport
 from strategies.cohort import Cohort
-from strategies.member import Member
+from strategies.exchange_costs import ExchangeCosts
 from strategies.state import Resumable, State
 from zerofl_flwr.errors import RoundFailedError
 from zerofl_flwr.model_arrays import Array
@@ -71,6 +73,11 @@ class AdaSplit(Strategy):
         Shape of a sample, without the batch.
     num_classes : int
         Labels are below it; the server part has an output for each.
+    budget : Budget, optional
+        What the training may take, of bytes and multiply-adds; see ``docs/adasplit.md``.
+    batch_sizes : mapping of int to sequence of int, optional
+        With a budget, by partition id the samples of each batch of an epoch: what exchanges will
+        cost follows from them. See :func:`adasplit_flwr.batches.epoch_sizes`.
     fraction_fit, min_fit_clients, min_available_clients
         Who trains in a round, as in Flower's FedAvg; ``eta`` picks among them.
     evaluate_every : int
@@ -109,15 +116,9 @@ class AdaSplit(Strategy):
     anything is learned; one that fails counts as a failure with its reason. The round goes on while
     a picked client delivered (any client, in the local phase), unless ``on_failure="raise"``.
 
-    A client keeps its part and optimizer. It goes on from the last round whose reply passed: where
-    one was lost, from the state before its present one, which it still has. Started again without a
-    ``state_dir`` it refuses, and says so; its next exchange begins from the common start.
-
     With ``client_weights`` averaged or relayed, client parts travel in both phases, in training
-    and in tests; only personal ones make the local phase free of traffic, but for the first part.
-    Relayed, one client trains in a round; who uploads is picked for a pass through all of them.
-    Where the server's gradients go back, rounds of their own bring the last ones before a part is
-    shared, in the phase ``finish``: see :class:`strategies.adasplit_sharing.Sharing`.
+    and in tests. Relayed, one client trains in a round; who uploads is picked for a pass through
+    all of them. See :class:`strategies.adasplit_sharing.Sharing`.
 
     Memory: a round's uploads are held together, in float32, while the server learns from them;
     dense float32 ones are views of Flower's replies. A test at the clients holds a server part for
@@ -136,6 +137,8 @@ class AdaSplit(Strategy):
         rounds: int,
         sample_shape: tuple[int, ...],
         num_classes: int,
+        budget: Budget | None = None,
+        batch_sizes: Mapping[int, Sequence[int]] | None = None,
         fraction_fit: float = 1.0,
         min_fit_clients: int = 1,
         min_available_clients: int = 1,
@@ -171,6 +174,8 @@ class AdaSplit(Strategy):
         self.weights = ClientWeights(split.client, split.head)
         self.clients = KnownClients()
         self._turns = Turns(self.settings, self._participation, self.orchestrator, seed)
+        make_costs = partial(ExchangeCosts, split, self.settings, sample_shape, num_classes, run)
+        self._turns.open_ledger(budget, batch_sizes, self.clients, make_costs)
         keep = self.settings.returns_gradients
         trainer = ServerTrainer(self.server, self.orchestrator, seed=seed, keep_gradients=keep)
         self._aggregation = ExchangeAggregation(
@@ -185,8 +190,7 @@ class AdaSplit(Strategy):
             "orchestrator": self.orchestrator,
             "clients": self.clients,
             "weights": self.weights,
-            "relay": self._turns.relay,
-            "sharing": self._turns.sharing,
+            **self._turns.parts(),
         }
         self._state = SavedState(self.server, others)
 
@@ -207,10 +211,14 @@ class AdaSplit(Strategy):
     ) -> list[tuple[ClientProxy, FitIns]]:
         """Choose who trains and who of them uploads; send each its own plan.
 
+        Where the budget holds back everybody, nobody is asked, and Flower goes on to the next
+        round: the report comes from here then.
+
         Raises
         ------
         SettingsError
-            If the round is beyond those that the strategy was built for.
+            If the round is beyond those that the strategy was built for, or there is a budget, and
+            a client that `batch_sizes` does not name.
         RoundFailedError
             If not enough clients could be sampled.
         """
@@ -219,21 +227,16 @@ class AdaSplit(Strategy):
         asked = self._asked = Asked()
         cohort = self._cohort.at(client_manager, server_round, "fit", asked.meter)
         turn = self._turns.next(cohort, server_round, self.settings.phase_of(server_round, rounds))
-        if not turn.members:
+        if not turn.members and not turn.held_back:
             raise RoundFailedError(
                 f"round {server_round}: not enough clients could be sampled from "
                 f"{cohort.num_available()} available"
             )
-        downlink = self._downlink(server_round)
+        self._turn = turn
+        if not turn.members and self.on_round is not None:
+            self.on_round(idle_report(server_round, turn))
         rate = self.settings.learning_rate_at(server_round, rounds)
-        pairs: list[tuple[ClientProxy, FitIns]] = []
-        for member in turn.members:
-            client = member.partition_id
-            plan, message = turn.write(downlink, client, rate)
-            asked.plans[client] = plan
-            pairs.append((member, message))
-        asked.members, self._turn = turn.members, turn
-        return pairs
+        return turn.write_all(self._downlink(server_round), rate, asked)
 
     def aggregate_fit(
         self,
@@ -271,15 +274,8 @@ class AdaSplit(Strategy):
             return []
         asked = self._asked_to_test = Asked()
         cohort = self._cohort.at(client_manager, server_round, "evaluate", asked.meter)
-        number = max(1, share_of(cohort.num_available(), self._participation.fraction_evaluate))
-        asked.members = cast(list[Member], cohort.sample(number))
         downlink = self._downlink(server_round)
-        pairs: list[tuple[ClientProxy, EvaluateIns]] = []
-        for member in asked.members:
-            plan, message = downlink.test(member.partition_id, self.server)
-            asked.plans[member.partition_id] = plan
-            pairs.append((member, message))
-        return pairs
+        return ask_to_test(asked, cohort, self._participation, downlink, self.server)
 
     def aggregate_evaluate(
         self,

@@ -38,7 +38,7 @@ class ExchangeAggregation:
     clients : KnownClients
         Told who trained, and who has to begin again.
     turns : Turns
-        Its relay and its sharing are told who delivered.
+        Its relay and its sharing are told who delivered, and its ledger what that took.
     trainer : ServerTrainer
         Learns from the uploads.
     """
@@ -56,6 +56,7 @@ class ExchangeAggregation:
         self._shapes = shapes
         self._weights = weights
         self._clients = clients
+        self._turns = turns
         self._relay, self._sharing = turns.relay, turns.sharing
         self._trainer = trainer
 
@@ -112,6 +113,8 @@ class ExchangeAggregation:
         report = round_report(
             server_round, turn, good, refusals, asked.meter, lessons, self._trainer, returned
         )
+        if self._turns.ledger is not None:
+            self._turns.ledger.charge(turn.work, asked.meter.traffic(), report.clients)
         return replace(report, restarts=restarts)
 
     def _returned(self, asked: Asked[ExchangePlan], good: Sequence[Exchange]) -> dict[int, int]:

@@ -36,6 +36,10 @@ class KnownClients:
         """Return the gradients of its last exchange that a client has not been given yet."""
         return self._gradients.get(client, [])
 
+    def waiting(self) -> list[int]:
+        """Return the clients for which gradients wait, ascending."""
+        return sorted(self._gradients)
+
     def trained(self, client: int, server_round: int, gradients: Gradients) -> None:
         """Note that a client trained in a round, and what is to be sent to it next time.
 

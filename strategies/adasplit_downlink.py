@@ -127,22 +127,17 @@ class Downlink:
         weights = self._weights_for(client, begins)
         waiting = [] if weights else self._clients.gradients(client)
         gradients = gradient_tensors(waiting, self._round) if waiting else []
-        plan = ExchangePlan(
-            run=self._run,
-            server_round=self._round,
-            state_round=self._clients.state_round(client),
-            iterations=0 if finishes else chosen.iterations_per_round or 0,
-            finish=finishes,
+        plan = exchange_plan(
+            chosen,
+            self._run,
+            self._round,
+            self._clients.state_round(client),
+            learning_rate=learning_rate,
             upload=upload,
-            upload_weights=shares,
+            shares=shares,
+            finishes=finishes,
             weight_arrays=len(weights),
             gradient_arrays=len(gradients),
-            learning_rate=learning_rate,
-            weight_decay=float(chosen.adam_weight_decay),
-            local_loss=chosen.local_loss,
-            temperature=float(chosen.temperature),
-            activation_penalty=float(chosen.activation_penalty),
-            precision=chosen.precision,
         )
         if plan in self._exchanges and not gradients:
             return plan, self._exchanges[plan]
@@ -197,6 +192,39 @@ class Downlink:
         if server.masks == "none":
             self._plain_part = tensors
         return tensors
+
+
+def exchange_plan(
+    settings: AdaSplitSettings,
+    run: str,
+    server_round: int,
+    state_round: int,
+    *,
+    learning_rate: float,
+    upload: bool,
+    shares: bool,
+    finishes: bool,
+    weight_arrays: int,
+    gradient_arrays: int,
+) -> ExchangePlan:
+    """Put a client's plan together; what `settings` has no part in is as in :class:`Downlink`."""
+    return ExchangePlan(
+        run=run,
+        server_round=server_round,
+        state_round=state_round,
+        iterations=0 if finishes else settings.iterations_per_round or 0,
+        finish=finishes,
+        upload=upload,
+        upload_weights=shares,
+        weight_arrays=weight_arrays,
+        gradient_arrays=gradient_arrays,
+        learning_rate=learning_rate,
+        weight_decay=float(settings.adam_weight_decay),
+        local_loss=settings.local_loss,
+        temperature=float(settings.temperature),
+        activation_penalty=float(settings.activation_penalty),
+        precision=settings.precision,
+    )
 
 
 def gradient_tensors(gradients: Gradients, server_round: int) -> list[bytes]:

@@ -42,6 +42,11 @@ class Relay:
         """Whether everybody of a pass has had a turn, or has one now."""
         return not self._queue
 
+    def order(self, available: Sequence[int]) -> list[int]:
+        """Return who of some clients is next, then after that, through this pass and another."""
+        queue = [client for client in self._queue if client in available]
+        return [*queue, *(client for client in available if client not in queue)]
+
     def next(self, available: Sequence[int], pick: Pick | None) -> tuple[int, bool]:
         """Return whose turn it is and whether it uploads; who left in between is passed over.
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import math
 import reprlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from flwr.common import FitRes, Scalar
+from flwr.common import FitRes
 
 from adasplit_flwr.activation_payload import ActivationBatch, decode_activations
 from adasplit_flwr.plans import ExchangePlan
 from strategies.adasplit_downlink import Asked
 from strategies.adasplit_weights import ClientWeights
-from strategies.answers import Answer, Refusal, check_examples
+from strategies.answers import Answer, Refusal, check_examples, whole_metric
 from zerofl_flwr.errors import PayloadError
 from zerofl_flwr.model_arrays import Array
 
@@ -249,23 +249,3 @@ def _check_nothing_taken(result: FitRes, sender: str) -> None:
         if type(came) is not int or came:
             reason = f"0 expected in a round that takes no batch, {reprlib.repr(came)} came"
             raise PayloadError(reason, sender=sender, field=field)
-
-
-def whole_metric(
-    metrics: Mapping[str, Scalar], name: str, sender: str, lowest: int, highest: int
-) -> int:
-    """Read a whole number from a reply's metrics.
-
-    Raises
-    ------
-    PayloadError
-        If it is none, or out of range.
-    """
-    value = metrics.get(name)
-    if type(value) is not int or not lowest <= value <= highest:
-        raise PayloadError(
-            f"expected a whole number from {lowest} to {highest}, got {reprlib.repr(value)}",
-            sender=sender,
-            field=name,
-        )
-    return value

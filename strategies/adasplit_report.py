@@ -16,7 +16,9 @@ from strategies.metering import Meter
 from strategies.reports import (
     ClientReport,
     client_reports,
+    mean_of,
     mean_train_loss,
+    total_bytes,
     total_train_seconds,
 )
 
@@ -72,6 +74,8 @@ class AdaSplitRoundReport:
         Seconds that the server trained.
     restarts : int
         Clients that have lost their state, and begin again from the common start.
+    held_back : int
+        Clients that the budget kept from uploading, or from taking part at all.
     """
 
     server_round: int
@@ -80,6 +84,7 @@ class AdaSplitRoundReport:
     server_loss: float
     server_seconds: float
     restarts: int = 0
+    held_back: int = 0
 
     @property
     def good(self) -> list[AdaSplitClientReport]:
@@ -106,12 +111,12 @@ class AdaSplitRoundReport:
         values: dict[str, float] = {
             "train_loss": self.train_loss,
             "train_seconds": self.train_seconds,
-            "downlink_bytes": sum(client.downlink_bytes for client in self.clients),
-            "uplink_bytes": sum(client.uplink_bytes for client in self.clients),
+            **total_bytes(self.clients),
             "replies": len(self.good),
             "failures": len(self.clients) - len(self.good),
             "restarts": self.restarts,
             "picked": sum(client.picked for client in self.clients),
+            "held_back": self.held_back,
             "server_loss": self.server_loss,
             "server_seconds": self.server_seconds,
             "mask_density": self.mask_density,
@@ -179,10 +184,11 @@ def round_report(
         clients,
         total / samples if samples else math.nan,
         trainer.seconds,
+        held_back=len(turn.held_back),
     )
 
 
-def mean_of(values: Sequence[float]) -> float:
-    """Average what is not NaN; NaN if nothing is left."""
-    told = [value for value in values if not math.isnan(value)]
-    return sum(told) / len(told) if told else math.nan
+def idle_report(server_round: int, turn: Turn) -> AdaSplitRoundReport:
+    """Report a round in which the budget held back everybody."""
+    held_back = len(turn.held_back)
+    return AdaSplitRoundReport(server_round, turn.phase, (), math.nan, 0.0, held_back=held_back)

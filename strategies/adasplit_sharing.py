@@ -72,6 +72,44 @@ class Sharing:
         is_last = self._exchanges + 1 >= self._settings.share_every
         return self._is_active and (server_round == self._rounds or (is_last and not waits))
 
+    def ending(self, server_round: int, *, gradients: bool) -> tuple[int, bool]:
+        """Say how the period goes on after an exchange in a round, which begins it or goes on.
+
+        Parameters
+        ----------
+        server_round : int
+            The exchange's.
+        gradients : bool
+            Whether server gradients are under way then.
+
+        Returns
+        -------
+        tuple of (int, bool)
+            How many exchanges follow, and whether a finishing round does; parts come up in that,
+            or with the last exchange.
+        """
+        exchanges, rounds = self._settings.share_every - self._exchanges - 1, self._rounds
+        finishes = gradients and server_round < rounds
+        return max(0, min(exchanges, rounds - server_round - finishes)), finishes
+
+    def may_have_gradients(self, server_round: int) -> bool:
+        """Say whether server gradients can be under way before a period is over that goes on."""
+        last = min(server_round + self._settings.share_every, self._rounds)
+        is_global = self._settings.phase_of(last, self._rounds) == "global"
+        return self._settings.returns_gradients and is_global
+
+    @property
+    def has_gradients(self) -> bool:
+        """Whether server gradients may be under way."""
+        return self._has_gradients
+
+    def idles(self) -> None:
+        """Take note of a round in which nobody of the period could take part."""
+        if self._exchanges:
+            self.took({}, finished=False, shared=False, picks=())
+        if self.is_over or not self.samples:
+            self.begin()
+
     def begins(self, clients: Sequence[int]) -> frozenset[int]:
         """Return which of some clients are to be sent the shared part."""
         return frozenset(clients).difference(self.samples if self._is_active else clients)

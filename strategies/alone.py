@@ -97,9 +97,10 @@ class Alone(CheckedFedAvg):
             self.rounds.trained(reply.member.partition_id, server_round)
         return self.model.arrays
 
-    def note_failures(self, server_round: int, failures: Sequence[Failure]) -> None:
+    def note_failures(self, server_round: int, failures: Sequence[Failure]) -> int:
         """Let clients begin again that have lost their network."""
-        for client in self.rounds.lost_among(failures):
+        lost = self.rounds.lost_among(failures)
+        for client in lost:
             log(
                 WARNING,
                 "round %d: client %d has lost its network, and begins again from the common start "
@@ -108,6 +109,7 @@ class Alone(CheckedFedAvg):
                 client,
             )
             self.rounds.forget(client)
+        return len(lost)
 
     def state_arrays(self) -> State:
         """Return which round each client's network is of."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import reprlib
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from logging import WARNING
 from typing import Any, Generic, TypeVar
 
-from flwr.common import EvaluateRes, FitRes
+from flwr.common import EvaluateRes, FitRes, Scalar
 from flwr.common.logger import log
 from flwr.server.client_proxy import ClientProxy
 
@@ -86,6 +87,26 @@ def check_examples(num_examples: object, sender: str) -> None:
             sender=sender,
             field="num_examples",
         )
+
+
+def whole_metric(
+    metrics: Mapping[str, Scalar], name: str, sender: str, lowest: int, highest: int
+) -> int:
+    """Read a whole number from a reply's metrics.
+
+    Raises
+    ------
+    PayloadError
+        If it is none, or out of range.
+    """
+    value = metrics.get(name)
+    if type(value) is not int or not lowest <= value <= highest:
+        raise PayloadError(
+            f"expected a whole number from {lowest} to {highest}, got {reprlib.repr(value)}",
+            sender=sender,
+            field=name,
+        )
+    return value
 
 
 def judge(

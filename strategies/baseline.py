@@ -194,7 +194,9 @@ class Baseline(Strategy):
             server_round, [(reply.member, reply.result) for reply in good], untaken
         )
         parameters = self._finished(server_round, parameters, good, len(untaken))
-        report = BaselineRoundReport(server_round, client_reports(good, refusals, self._meter))
+        restarts = self.strategy.restarts if isinstance(self.strategy, CheckedFedAvg) else 0
+        clients = client_reports(good, refusals, self._meter)
+        report = BaselineRoundReport(server_round, clients, restarts)
         self._meter, self._asked = Meter(), []  # the meter holds the messages that went down
         if self.on_round is not None:
             self.on_round(report)

@@ -42,6 +42,11 @@ class CheckedFedAvg(FedAvg, ABC):
     **options
         Those of Flower's FedAvg.
 
+    Attributes
+    ----------
+    restarts : int
+        How many clients had lost what they keep, in the round that was aggregated last.
+
     Raises
     ------
     SettingsError
@@ -54,6 +59,7 @@ class CheckedFedAvg(FedAvg, ABC):
         except TypeError as error:
             raise SettingsError(f"{type(self).__name__}: {error}") from error
         self.model = GlobalModel(sparse_downlink=False, array_names=array_names)
+        self.restarts = 0
 
     def configure_fit(
         self, server_round: int, parameters: Parameters, client_manager: ClientManager
@@ -82,8 +88,15 @@ class CheckedFedAvg(FedAvg, ABC):
             If it would not be finite; nothing has changed then.
         """
 
-    def note_failures(self, server_round: int, failures: Sequence[Failure]) -> None:
-        """Hear of who failed, once the good replies are taken; most strategies need not."""
+    def note_failures(self, server_round: int, failures: Sequence[Failure]) -> int:
+        """Hear of who failed, once the good replies are taken; most strategies need not.
+
+        Returns
+        -------
+        int
+            How many clients have lost what they keep, so that they begin again.
+        """
+        return 0
 
     def aggregate_fit(
         self,
@@ -110,7 +123,7 @@ class CheckedFedAvg(FedAvg, ABC):
             log(WARNING, "round %d: %s", server_round, refusal.reason)
         failed = bool(failures or refused) and not self.accept_failures
         arrays = None if failed or not good else self.combine(server_round, good)
-        self.note_failures(server_round, failures)
+        self.restarts = self.note_failures(server_round, failures)
         if arrays is None:
             return None, {}
         metrics: dict[str, Scalar] = {}

@@ -10,7 +10,7 @@ from flwr.common import FitIns, NDArrays, Parameters
 from flwr.server.client_manager import ClientManager
 from flwr.server.client_proxy import ClientProxy
 
-from strategies.adasplit_replies import whole_metric
+from strategies.answers import whole_metric
 from strategies.checked_fedavg import CheckedFedAvg
 from strategies.dense_replies import ROUND, check_model, check_round_told, read_arrays
 from strategies.downlink import is_statistic

@@ -1,7 +1,7 @@
 """Bytes on the wire, measured on the serialized message, per client and round.
 
-Training and evaluation each have a :class:`Meter` of their own, so that neither is billed as the
-other.
+What the bytes are (:mod:`strategies.traffic`) is told of training messages. Training and evaluation
+each have a :class:`Meter` of their own, so that neither is billed as the other.
 """
 
 from __future__ import annotations
@@ -15,16 +15,28 @@ from flwr.common.serde import recorddict_to_proto
 from flwr.compat.common import recorddict_compat as compat
 from flwr.proto.recorddict_pb2 import RecordDict as ProtoRecordDict
 
+from strategies.traffic import NO_BYTES, Breakdown, break_down
+
 Instructions = FitIns | EvaluateIns
 Result = FitRes | EvaluateRes
 
 
 @dataclass(frozen=True)
 class Traffic:
-    """Bytes of one client in one round: the message to it, and its reply."""
+    """Bytes of one client in one round: the message to it, and its reply.
+
+    Parameters
+    ----------
+    downlink_bytes, uplink_bytes : int
+        Of both.
+    down, up : Breakdown
+        What they are, in training; all zeros for the messages of a test.
+    """
 
     downlink_bytes: int = 0
     uplink_bytes: int = 0
+    down: Breakdown = NO_BYTES
+    up: Breakdown = NO_BYTES
 
 
 class Meter:
@@ -35,23 +47,25 @@ class Meter:
         self._lock = threading.Lock()
         # One message goes to many clients: it is measured once. Held here so that ids stay unique,
         # and with it the whole message: let go of a meter when its round is over.
-        self._instructions: dict[int, tuple[Instructions, int]] = {}
+        self._instructions: dict[int, tuple[Instructions, Traffic]] = {}
 
     def sent(self, partition_id: int, instructions: Instructions) -> None:
         """Note the message that goes down to a client."""
         with self._lock:
             known = self._instructions.get(id(instructions))
             if known is None:
-                known = (instructions, message_bytes(instructions))
+                size = message_bytes(instructions)
+                known = (instructions, Traffic(size, down=_breakdown(instructions, size)))
                 self._instructions[id(instructions)] = known
-            self._traffic[partition_id] = Traffic(known[1], 0)
+            self._traffic[partition_id] = known[1]
 
     def received(self, partition_id: int, result: Result) -> None:
         """Note the reply that came up from a client."""
-        uplink_bytes = message_bytes(result)
+        size = message_bytes(result)
+        up = _breakdown(result, size)
         with self._lock:
-            downlink_bytes = self._traffic[partition_id].downlink_bytes
-            self._traffic[partition_id] = Traffic(downlink_bytes, uplink_bytes)
+            before = self._traffic[partition_id]
+            self._traffic[partition_id] = replace(before, uplink_bytes=size, up=up)
 
     def of(self, partition_id: int) -> Traffic:
         """Return a client's traffic; no uplink when it never replied."""
@@ -91,6 +105,12 @@ def message_bytes(content: Instructions | Result) -> int:
     else:
         record = compat.fitres_to_recorddict(hollow, keep_input=True)
     return _filled_bytes(recorddict_to_proto(record), [len(tensor) for tensor in tensors])
+
+
+def _breakdown(content: Instructions | Result, size: int) -> Breakdown:
+    if isinstance(content, FitIns | FitRes):
+        return break_down(content.parameters.tensors, size)
+    return NO_BYTES
 
 
 def _filled_bytes(hollow: ProtoRecordDict, tensor_bytes: Sequence[int]) -> int:

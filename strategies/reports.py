@@ -14,6 +14,8 @@ from strategies.answers import Refusal
 from strategies.mask_report import LayerReport, overall_mask_overlap, overall_nonzero_ratio
 from strategies.metering import Meter, Traffic
 from strategies.replies import Reply
+from strategies.traffic import NO_BYTES, Breakdown
+from zerofl_flwr.memory import MEMORY
 from zerofl_flwr.settings import RoundPlan
 
 
@@ -21,8 +23,10 @@ from zerofl_flwr.settings import RoundPlan
 class ClientReport:
     """One client's round: bytes of both messages, seconds of training, and what went wrong.
 
-    ``train_loss`` and ``train_seconds`` are NaN when the client did not tell them; ``failure`` is
+    ``train_loss``, ``train_seconds`` and ``client_memory_mb``, the peak memory of the client's
+    process (:mod:`zerofl_flwr.memory`), are NaN when the client did not tell them; ``failure`` is
     empty for a good reply. ``partition_id`` is None for a failure that Flower left nameless.
+    ``down`` and ``up`` say what the bytes are.
     """
 
     partition_id: int | None
@@ -31,7 +35,10 @@ class ClientReport:
     uplink_bytes: int
     train_seconds: float
     train_loss: float
+    client_memory_mb: float = field(default=math.nan, kw_only=True)
     failure: str = ""
+    down: Breakdown = field(default=NO_BYTES, kw_only=True)
+    up: Breakdown = field(default=NO_BYTES, kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -78,8 +85,7 @@ class RoundReport:
         values: dict[str, float] = {
             "train_loss": self.train_loss,
             "train_seconds": self.train_seconds,
-            "downlink_bytes": sum(client.downlink_bytes for client in self.clients),
-            "uplink_bytes": sum(client.uplink_bytes for client in self.clients),
+            **total_bytes(self.clients),
             "replies": len(self.good),
             "failures": len(self.clients) - len(self.good),
             "nonzero_ratio": overall_nonzero_ratio(self.layers),
@@ -98,10 +104,13 @@ class BaselineRoundReport:
         From 1.
     clients : sequence of ClientReport
         Everybody who was asked, in partition order.
+    restarts : int
+        Clients that had lost what they keep from round to round, so that they begin again.
     """
 
     server_round: int
     clients: Sequence[ClientReport]
+    restarts: int = 0
 
     @property
     def good(self) -> list[ClientReport]:
@@ -113,12 +122,18 @@ class BaselineRoundReport:
         values: dict[str, float] = {
             "train_loss": mean_train_loss(self.good),
             "train_seconds": total_train_seconds(self.good),
-            "downlink_bytes": sum(client.downlink_bytes for client in self.clients),
-            "uplink_bytes": sum(client.uplink_bytes for client in self.clients),
+            **total_bytes(self.clients),
             "replies": len(self.good),
             "failures": len(self.clients) - len(self.good),
+            "restarts": self.restarts,
         }
         return dict(values)
+
+
+def mean_of(values: Sequence[float]) -> float:
+    """Average what is not NaN; NaN if nothing is left."""
+    told = [value for value in values if not math.isnan(value)]
+    return sum(told) / len(told) if told else math.nan
 
 
 def mean_train_loss(clients: Iterable[ClientReport]) -> float:
@@ -128,6 +143,17 @@ def mean_train_loss(clients: Iterable[ClientReport]) -> float:
     if total == 0:
         return math.nan
     return sum(client.train_loss * client.num_examples for client in told) / total
+
+
+def total_bytes(clients: Iterable[ClientReport]) -> dict[str, int]:
+    """Sum the bytes over clients, measured and counted as AdaSplit's authors do."""
+    everybody = list(clients)
+    return {
+        "downlink_bytes": sum(client.downlink_bytes for client in everybody),
+        "uplink_bytes": sum(client.uplink_bytes for client in everybody),
+        "downlink_bytes_counted": sum(client.down.counted for client in everybody),
+        "uplink_bytes_counted": sum(client.up.counted for client in everybody),
+    }
 
 
 def total_train_seconds(clients: Iterable[ClientReport]) -> float:
@@ -140,25 +166,26 @@ def client_reports(
     good: Sequence[Reply], refusals: Sequence[Refusal], meter: Meter
 ) -> list[ClientReport]:
     """Put good replies and refusals, with their traffic, in partition order."""
-    clients = [
-        ClientReport(
-            partition_id=reply.member.partition_id,
-            num_examples=reply.result.num_examples,
-            downlink_bytes=meter.of(reply.member.partition_id).downlink_bytes,
-            uplink_bytes=meter.of(reply.member.partition_id).uplink_bytes,
-            train_seconds=_number(reply.result, "train_seconds"),
-            train_loss=_number(reply.result, "train_loss"),
+    clients = []
+    for reply in good:
+        client, traffic = reply.member.partition_id, meter.of(reply.member.partition_id)
+        clients.append(
+            ClientReport(
+                partition_id=client,
+                num_examples=reply.result.num_examples,
+                **vars(traffic),
+                train_seconds=_number(reply.result, "train_seconds"),
+                train_loss=_number(reply.result, "train_loss"),
+                client_memory_mb=_number(reply.result, MEMORY),
+            )
         )
-        for reply in good
-    ]
     for refusal in refusals:
         traffic = Traffic() if refusal.partition_id is None else meter.of(refusal.partition_id)
         clients.append(
             ClientReport(
                 partition_id=refusal.partition_id,
                 num_examples=0,
-                downlink_bytes=traffic.downlink_bytes,
-                uplink_bytes=traffic.uplink_bytes,
+                **vars(traffic),
                 train_seconds=math.nan,
                 train_loss=math.nan,
                 failure=refusal.reason,

@@ -185,9 +185,10 @@ class Scaffold(CheckedFedAvg):
             self.rounds.trained(client, server_round)
         return arrays
 
-    def note_failures(self, server_round: int, failures: Sequence[Failure]) -> None:
+    def note_failures(self, server_round: int, failures: Sequence[Failure]) -> int:
         """Begin all control variates again if a client has lost its own."""
-        for client in self.rounds.lost_among(failures):
+        lost = self.rounds.lost_among(failures)
+        for client in lost:
             log(
                 WARNING,
                 "round %d: client %d has lost its control variate: those of all clients, and the "
@@ -197,6 +198,7 @@ class Scaffold(CheckedFedAvg):
             )
             self.rounds.forget_all()
             self.control = [np.zeros_like(array) for array in self.control]
+        return len(lost)
 
     def state_arrays(self) -> State:
         """Return the server's control variate, and which round each client's is of."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 
-import torch
 from flwr.client import NumPyClient
 from flwr.common import Scalar
 from torch import nn
@@ -13,10 +12,11 @@ from zerofl_flwr.errors import SettingsError
 from zerofl_flwr.exchange import Received, read_downlink, write_reply
 from zerofl_flwr.fit_config import number_in, training_in
 from zerofl_flwr.follow import apply_plan
+from zerofl_flwr.memory import memory_metric
 from zerofl_flwr.model_arrays import Array, array_names, get_arrays, get_specs, set_arrays
 from zerofl_flwr.settings import RoundPlan
 from zerofl_flwr.sparsify import masked_weight_names
-from zerofl_flwr.threads import limit_threads
+from zerofl_flwr.threads import use_hardware
 from zerofl_flwr.training import (
     Batches,
     LossFunction,
@@ -76,10 +76,7 @@ class ZeroFLClient(NumPyClient):
         threads: int | None = None,
         loss_function: LossFunction = nn.functional.cross_entropy,
     ) -> None:
-        if device.startswith("cuda") and not torch.cuda.is_available():
-            raise SettingsError(f"device {device!r} was asked for, but torch finds no CUDA device")
-        if threads is not None:
-            limit_threads(threads)
+        use_hardware(device, threads)
         self.model = model.to(device)
         self.train_batches = train_batches
         self.validation_batches = validation_batches
@@ -102,7 +99,8 @@ class ZeroFLClient(NumPyClient):
     ) -> tuple[list[Array], int, dict[str, Scalar]]:
         """Train one round and return the payload, the number of samples, and metrics.
 
-        Metrics are ``train_loss`` (mean per sample) and ``train_seconds``.
+        Metrics are ``train_loss`` (mean per sample), ``train_seconds``, and ``client_memory_mb``
+        (peak of the process).
 
         Raises
         ------
@@ -130,7 +128,7 @@ class ZeroFLClient(NumPyClient):
         return (
             self._reply(plan, received, get_arrays(self.model)),
             outcome.num_examples,
-            {"train_loss": outcome.loss, "train_seconds": outcome.seconds},
+            {"train_loss": outcome.loss, "train_seconds": outcome.seconds, **memory_metric()},
         )
 
     def evaluate(

@@ -24,6 +24,7 @@ from flwr.compat.common import recorddict_compat as compat
 
 from zerofl_flwr.errors import SettingsError
 from zerofl_flwr.exchange import Received, read_downlink, write_reply
+from zerofl_flwr.memory import memory_metric
 from zerofl_flwr.model_arrays import Array
 from zerofl_flwr.payload import is_payload
 from zerofl_flwr.settings import RoundPlan
@@ -138,7 +139,7 @@ class _SparseUplink:
         if result.status.code != Code.OK or is_payload(result.parameters.tensors):
             return reply
         trained = parameters_to_ndarrays(result.parameters)
-        result.metrics = {"train_seconds": seconds, **result.metrics}
+        result.metrics = {"train_seconds": seconds, **memory_metric(), **result.metrics}
         result.parameters = ndarrays_to_parameters(self._select(plan, received, trained))
         reply.content = compat.fitres_to_recorddict(result, keep_input=False)
         return reply

@@ -1,9 +1,13 @@
-"""Reading ``.npy`` bytes that came from another machine, without trusting their header."""
+"""Reading ``.npy`` bytes that came from another machine, without trusting their header.
+
+And how many bytes an array will take that goes there.
+"""
 
 from __future__ import annotations
 
 import math
 import re
+from io import BytesIO
 from typing import Any
 
 import numpy as np
@@ -67,6 +71,18 @@ def read_npy(data: bytes) -> NDArray[Any]:
         raise PayloadError(f"shape {_short(str(shape))} is too big") from error
     array.flags.writeable = False
     return array
+
+
+def npy_nbytes(array: NDArray[Any]) -> int:
+    """Return how many bytes ``np.save`` makes of a C-contiguous array, without reading its data."""
+    header = BytesIO()
+    described = {
+        "descr": np.lib.format.dtype_to_descr(array.dtype),
+        "fortran_order": False,
+        "shape": array.shape,
+    }
+    np.lib.format.write_array_header_1_0(header, described)
+    return header.tell() + array.nbytes
 
 
 def _split_header(data: bytes) -> tuple[str, int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import zipfile
 import zlib
 from collections.abc import Mapping
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from zerofl_flwr.atomic_file import replacing
 from zerofl_flwr.errors import DataError
 
 # What numpy and zipfile raise for files that are cut short, altered, or something else.
@@ -45,17 +45,8 @@ def save_npz(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
     OSError
         The file cannot be written.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # One name, so that what a killed run left is overwritten and not collected.
-    temporary = path.with_name(f".{path.name}.partial")
-    try:
-        with temporary.open("wb") as file:
-            np.savez(file, allow_pickle=False, **arrays)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with replacing(path) as file:
+        np.savez(file, allow_pickle=False, **arrays)
 
 
 def load_npz(path: Path, *, what: str) -> dict[str, NDArray[Any]]:

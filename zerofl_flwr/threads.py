@@ -1,4 +1,4 @@
-"""Keep a client inside the CPUs that it was given."""
+"""Keep a client inside the CPUs that it was given, and on its device."""
 
 from __future__ import annotations
 
@@ -41,6 +41,27 @@ def limit_threads(count: int) -> None:
     numba = sys.modules.get("numba")
     if numba is not None:
         numba.set_num_threads(min(count, numba.config.NUMBA_NUM_THREADS))
+
+
+def use_hardware(device: str, threads: int | None) -> None:
+    """See that a client has its device, and limit its threads.
+
+    Parameters
+    ----------
+    device : str
+        ``"cpu"`` or ``"cuda"``.
+    threads : int, optional
+        As for :func:`limit_threads`; None leaves torch's setting alone.
+
+    Raises
+    ------
+    SettingsError
+        If there is no such device, or ``threads`` is below 1.
+    """
+    if device.startswith("cuda") and not torch.cuda.is_available():
+        raise SettingsError(f"device {device!r} was asked for, but torch finds no CUDA device")
+    if threads is not None:
+        limit_threads(threads)
 
 
 @contextmanager

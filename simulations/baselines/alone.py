@@ -9,8 +9,7 @@ from flwr.common import Scalar
 
 from adasplit_flwr.plans import FRESH
 from simulations.baselines.client import figures
-from simulations.baselines.kept_states import plan_in
-from simulations.baselines.lasting import LastingClient
+from simulations.baselines.lasting import LastingClient, plan_in
 from simulations.baselines.optimizer_state import load_optimizer, optimizer_arrays
 from strategies.client_rounds import StatePlan
 from strategies.dense_replies import ROUND

@@ -14,8 +14,9 @@ from strategies.dense_replies import ROUND
 from strategies.fednova import LOCAL_STEPS, MOMENTUM
 from zerofl_flwr.errors import SettingsError
 from zerofl_flwr.fit_config import number_in, training_in
+from zerofl_flwr.memory import memory_metric
 from zerofl_flwr.model_arrays import Array, get_arrays, set_arrays
-from zerofl_flwr.threads import limit_threads
+from zerofl_flwr.threads import use_hardware
 from zerofl_flwr.training import (
     Batches,
     LossFunction,
@@ -72,10 +73,7 @@ class BaselineClient(NumPyClient):
         threads: int | None = None,
         loss_function: LossFunction = nn.functional.cross_entropy,
     ) -> None:
-        if device.startswith("cuda") and not torch.cuda.is_available():
-            raise SettingsError(f"device {device!r} was asked for, but torch finds no CUDA device")
-        if threads is not None:
-            limit_threads(threads)
+        use_hardware(device, threads)
         self.model = model.to(device)
         self.train_batches = train_batches
         self.validation_batches = validation_batches
@@ -102,8 +100,8 @@ class BaselineClient(NumPyClient):
         -------
         tuple
             The trained model's arrays, the number of samples, and the metrics ``train_loss`` (mean
-            per sample), ``train_seconds``, ``local_steps`` (batches taken), and the config's
-            ``round``.
+            per sample), ``train_seconds``, ``client_memory_mb`` (peak of the process),
+            ``local_steps`` (batches taken), and the config's ``round``.
 
         Raises
         ------
@@ -189,10 +187,11 @@ class BaselineClient(NumPyClient):
 
 
 def figures(outcome: TrainingOutcome) -> dict[str, Scalar]:
-    """Return what a reply tells of the training."""
+    """Return what a reply tells of the training, and of the process."""
     return {
         "train_loss": outcome.loss,
         "train_seconds": outcome.seconds,
+        **memory_metric(),
         LOCAL_STEPS: outcome.steps,
     }
 

@@ -8,8 +8,10 @@ from typing import Any
 from flwr.app import RecordDict
 from torch import nn
 
+from adasplit_flwr.kept_states import KeptStates
 from simulations.baselines.client import BaselineClient
-from simulations.baselines.kept_states import KeptStates
+from strategies.client_rounds import StatePlan
+from zerofl_flwr.errors import SettingsError
 from zerofl_flwr.training import Batches
 
 
@@ -51,5 +53,21 @@ class LastingClient(BaselineClient):
         super().__init__(
             model, train_batches, validation_batches, partition_id=partition_id, **options
         )
-        self.state_dir = state_dir
-        self.kept = KeptStates(state, state_dir, partition_id=partition_id, keep=kept_states)
+        self.kept = KeptStates(state, state_dir, partition_id=partition_id, count=kept_states)
+
+
+def plan_in(config: dict[str, Any], strategy: str) -> StatePlan:
+    """Read the plan of a message that a client with a state cannot do without.
+
+    Raises
+    ------
+    SettingsError
+        If there is none, or a bad one.
+    """
+    plan = StatePlan.from_config(config)
+    if plan is None:
+        raise SettingsError(
+            f"the message does not say which state to go on from: this client needs the strategy "
+            f"{strategy} at the server"
+        )
+    return plan

@@ -11,8 +11,7 @@ from flwr.common import Scalar
 
 from adasplit_flwr.plans import FRESH
 from simulations.baselines.client import figures
-from simulations.baselines.kept_states import plan_in
-from simulations.baselines.lasting import LastingClient
+from simulations.baselines.lasting import LastingClient, plan_in
 from strategies.client_rounds import StatePlan
 from strategies.dense_replies import ROUND
 from strategies.scaffold import CONTROL, controlled

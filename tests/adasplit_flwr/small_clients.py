@@ -17,8 +17,9 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from adasplit_flwr.activation_payload import ActivationBatch, decode_activations
 from adasplit_flwr.batches import ShuffledBatches
-from adasplit_flwr.client import STATE_KEY, AdaSplitClient
+from adasplit_flwr.client import AdaSplitClient
 from adasplit_flwr.client_state import ClientState
+from adasplit_flwr.kept_states import STATE_KEY
 from adasplit_flwr.plans import ExchangePlan, TestPlan
 from adasplit_flwr.split import SplitModel, split_sequential
 from adasplit_flwr.weights_payload import encode_server_part, encode_weights, named_arrays

@@ -145,3 +145,44 @@ def test_what_is_over_the_bound_is_refused_and_nothing_else_is(
     except PayloadError:
         accepted = False
     assert accepted == (slack >= 0)
+
+
+@given(
+    shape=st.sampled_from([(), (0,), (3, 2), (40,)]),
+    sizes=st.lists(st.integers(1, 12), min_size=1, max_size=6),
+    precision=st.sampled_from(PRECISIONS),
+)
+def test_a_blank_payload_is_as_large_as_a_dense_one(
+    shape: tuple[int, ...], sizes: list[int], precision: str
+) -> None:
+    batches = [(number, np.ones((size, *shape), np.float32)) for number, size in enumerate(sizes)]
+    others = {"weights": np.ones(sum(sizes)), "seen": np.ones(sum(sizes), bool)}
+    arrays = WEIGHED.write(batches, others, server_round=12, precision=precision)
+    blank = WEIGHED.blank(sizes, shape, server_round=12, precision=precision)
+    assert [(a.shape, a.dtype) for a in blank] == [(a.shape, a.dtype) for a in arrays]
+    np.testing.assert_array_equal(blank[0], arrays[0])
+
+
+def test_csr_has_to_be_worth_two_arrays_more() -> None:
+    values = np.zeros((1, 200), np.float32)
+    for count, encoding in ((57, "csr"), (58, "dense")):
+        # 800 bytes dense; five for each number and two row starts, and 512 around two arrays.
+        values[0, :count] = 1
+        arrays = WEIGHED.write(
+            [(0, values)],
+            {"weights": np.ones(1), "seen": np.ones(1, bool)},
+            server_round=1,
+            precision="float32",
+        )
+        assert f'"encoding":"{encoding}"' in arrays[0].tobytes().decode()
+
+
+def test_zeros_with_a_sign_count_when_csr_is_weighed() -> None:
+    values = np.full((1, 200), -0.0, np.float32)
+    arrays = WEIGHED.write(
+        [(0, values)],
+        {"weights": np.ones(1), "seen": np.ones(1, bool)},
+        server_round=1,
+        precision="float32",
+    )
+    assert '"encoding":"csr"' not in arrays[0].tobytes().decode()

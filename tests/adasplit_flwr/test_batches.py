@@ -13,7 +13,16 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-from adasplit_flwr.batches import BEGINNING, Batch, BatchWalk, Position, Seekable, ShuffledBatches
+from adasplit_flwr.batches import (
+    BEGINNING,
+    Batch,
+    BatchWalk,
+    Position,
+    Seekable,
+    ShuffledBatches,
+    epoch_sizes,
+    exchange_sizes,
+)
 from adasplit_flwr.local_trainer import LocalTrainer
 from tests.adasplit_flwr.small_clients import PLAN
 from zerofl_flwr.errors import ClientFailedError, DataError, SettingsError
@@ -252,3 +261,22 @@ def test_an_epochs_order_and_an_iterations_dropout_draw_from_other_seeds() -> No
     trainer.step(torch.eye(2), torch.zeros(2, dtype=torch.int64), PLAN, 4)
     assert len(asked) == len(seen) == 1
     assert asked != seen
+
+
+@given(
+    samples=st.integers(1, 20),
+    batch_size=st.integers(1, 6),
+    iterations=st.none() | st.integers(1, 8),
+    exchanges=st.integers(1, 4),
+)
+def test_the_sizes_of_an_exchange_are_those_that_are_walked(
+    samples: int, batch_size: int, iterations: int | None, exchanges: int
+) -> None:
+    data = TensorDataset(torch.zeros(samples, 1), torch.zeros(samples, dtype=torch.int64))
+    walk = BatchWalk(ShuffledBatches(data, batch_size), BEGINNING, seed=1, partition_id=2)
+    epoch, done = epoch_sizes(samples, batch_size), 0
+    assert sum(epoch) == samples
+    for _ in range(exchanges):
+        taken = tuple(len(labels) for _, labels in walk.take(iterations or 0))
+        assert exchange_sizes(epoch, done, iterations) == taken
+        done += len(taken)

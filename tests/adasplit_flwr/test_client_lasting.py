@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
-from adasplit_flwr.client import PREVIOUS_KEY, ROUND_KEY, STATE_KEY
 from adasplit_flwr.client_state import ClientState, StateFolder
+from adasplit_flwr.kept_states import PREVIOUS_KEY, ROUND_KEY, STATE_KEY
 from tests.adasplit_flwr.small_clients import (
     NEXT,
     PLAN,
@@ -48,10 +48,11 @@ def test_the_state_lasts_in_the_record_alone() -> None:
     state = RecordDict()
     play(state)
     # Three rounds by one object on one model.
-    at_once = client_of(3, RecordDict())
+    other = RecordDict()
+    at_once = client_of(3, other)
     fit(at_once, PLAN, start_weights())
     fit(at_once, dataclasses.replace(PLAN, server_round=2, state_round=1))
-    assert bits(state_in(state).arrays) == bits(state_in(at_once.state).arrays)
+    assert bits(state_in(state).arrays) == bits(state_in(other).arrays)
     assert same_arrays(fit(client_of(3, state), NEXT)[0], fit(at_once, NEXT)[0])
 
 

@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from adasplit_flwr.costs import SampleCosts, sample_costs
-from adasplit_flwr.split import split_sequential
+from adasplit_flwr.costs import split_step_costs
+from adasplit_flwr.settings import AdaSplitSettings
+from adasplit_flwr.split import SplitModel, split_sequential
 from simulations.networks import lenet
 from zerofl_flwr.costs import step_costs
 from zerofl_flwr.errors import SettingsError
@@ -33,14 +34,30 @@ def test_the_network_stays_as_it_was() -> None:
 
 def test_lenets_first_cut_has_the_authors_figures() -> None:
     # 1.536 M, 0.6636 M and 9.3625 M in their accounting.
-    costs = sample_costs(split_sequential(lenet(num_classes=5), "block1"), (3, 32, 32))
-    assert costs == SampleCosts(
-        client=1_536_000, head=663_552, server=9_362_500, activation_bytes=4 * 20 * 16 * 16
-    )
-    assert costs.client_step == 2_199_552
+    split = split_sequential(lenet(num_classes=5), "block1")
+    costs = split_step_costs(split, (3, 32, 32), AdaSplitSettings())
+    assert costs.again.forward == 1_536_000
+    assert costs.own.forward == 1_536_000 + 663_552
+    assert costs.server.forward == 9_362_500
 
 
 def test_a_shape_that_does_not_fit_is_refused() -> None:
     split = split_sequential(nn.Sequential(nn.Linear(8, 4), nn.Linear(4, 2)), cut=1)
     with pytest.raises(SettingsError, match="client"):
-        sample_costs(split, (9,))
+        split_step_costs(split, (9,), AdaSplitSettings())
+
+
+@pytest.mark.parametrize(("local_loss", "own"), [(True, (45, 105)), (False, (30, 30))])
+@pytest.mark.parametrize(("gradient", "server"), [("none", (32, 76)), ("selected", (32, 96))])
+def test_steps_of_a_client_and_of_the_server(
+    local_loss: bool, own: tuple[int, int], gradient: str, server: tuple[int, int]
+) -> None:
+    # Client 6-5, head 5-3, server 5-4-3; what comes in needs no gradient unless it goes back.
+    split = SplitModel(
+        nn.Linear(6, 5), nn.Linear(5, 3), nn.Sequential(nn.Linear(5, 4), nn.Linear(4, 3))
+    )
+    settings = AdaSplitSettings(kappa=0.0, local_loss=local_loss, server_gradient=gradient)
+    costs = split_step_costs(split, (6,), settings)
+    assert (costs.own.forward, costs.own.total) == own
+    assert (costs.again.forward, costs.again.total) == (30, 60)
+    assert (costs.server.forward, costs.server.total) == server

@@ -97,3 +97,16 @@ def test_a_failed_pick_counts_as_picked_with_the_mean_of_its_last_losses() -> No
         assert np.array_equal(array, known.state_arrays()[name])
     told.update({}, failed=[1])
     assert told.exchanges == 3
+
+
+def test_picks_are_the_first_of_the_ranking() -> None:
+    orchestrator = Orchestrator(seed=3)
+    clients = [4, 0, 7, 2, 9]
+    for step in range(4):
+        ranking = orchestrator.rank(clients)
+        assert sorted(ranking) == sorted(clients)
+        for count in range(1, 6):
+            assert orchestrator.pick(clients, count) == sorted(ranking[:count])
+        scores = orchestrator.terms(ranking).scores
+        assert (np.diff(scores) <= 1e-9).all()
+        orchestrator.update({ranking[0]: 1.0 + step, ranking[1]: 0.5})

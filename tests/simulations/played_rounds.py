@@ -13,11 +13,13 @@ from simulations.settings import RunSettings
 from simulations.zerofl_parts import initial_arrays
 from strategies.mask_report import LayerReport
 from strategies.reports import ClientReport, RoundReport
+from strategies.traffic import Breakdown
 
 
 def report_of(settings: RunSettings, server_round: int) -> RoundReport:
+    down, up = Breakdown(protocol=5000, counted=12000), Breakdown(0, 0, 0, 900, 0, 100, 800)
     clients = [
-        ClientReport(2, 100, 5000, 1000, 1.5, 0.25),
+        ClientReport(2, 100, 5000, 1000, 1.5, 0.25, down=down, up=up),
         ClientReport(5, 300, 5000, 3000, 0.5, 0.75),
         ClientReport(6, 0, 5000, 0, math.nan, math.nan, "client 6:\n  out of memory"),
     ]

@@ -102,6 +102,10 @@ ADASPLIT: dict[str, Any] = {
     "adam-weight-decay": 0.001,
     "adam-schedule": "cosine",
     "on-failure": "raise",
+    "bytes-budget": 5e7,
+    "multiply-adds-budget": 1e12,
+    "client-bytes-budget": "4e6",
+    "client-multiply-adds-budget": "1e9",
 }
 BASELINE: dict[str, Any] = {
     "algorithm": "baseline",

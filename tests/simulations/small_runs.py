@@ -25,8 +25,8 @@ SMALL = {
     "backend": "in-process",
     "seed": 3,
 }
-SECONDS = ["train_seconds", "round_seconds"]
-TABLES = ("rounds", "clients", "layers", "partitions")
+MEASURED = ["train_seconds", "round_seconds", "client_memory_mb"]  # never twice the same
+TABLES = ("rounds", "clients", "traffic", "layers", "partitions")
 
 
 def small(**changes: Any) -> RunSettings:
@@ -45,13 +45,13 @@ def arrays_of(path: Path) -> dict[str, bytes]:
 
 
 def table_of(folder: Path, name: str) -> pd.DataFrame:
-    """Read a table of a run as text, so that equal means equal in every digit; no seconds."""
+    """Read a table of a run as text, so that equal means equal in every digit."""
     table = pd.read_csv(folder / f"{name}.csv", dtype=str, keep_default_na=False)
-    return table.drop(columns=[column for column in SECONDS if column in table])
+    return table.drop(columns=[column for column in MEASURED if column in table])
 
 
 def assert_same_results(first: Path, second: Path) -> None:
-    """Compare two runs' folders: final model, mask history, and tables apart from seconds."""
+    """Compare two runs' folders: final model, mask history, and tables apart from MEASURED."""
     assert arrays_of(first / "model.npz") == arrays_of(second / "model.npz")
     assert arrays_of(first / "zero_positions.npz") == arrays_of(second / "zero_positions.npz")
     tables = [

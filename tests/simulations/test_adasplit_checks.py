@@ -8,11 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+import simulations
 from simulations import runner
 from simulations.adasplit_checks import check_split_run, split_run_warnings
+from simulations.comparison.grid import read_grid
 from simulations.preflight import check
 from simulations.recorder import Recorder
-from simulations.settings import RunSettings
+from simulations.settings import RunSettings, read_config
+from strategies.adasplit_sharing import Sharing
 from zerofl_flwr.errors import SettingsError
 
 SMALL = {
@@ -129,6 +132,104 @@ def test_a_local_phase_without_a_round_is_warned_of(
 ) -> None:
     line = "kappa is 0.2, but of 4 rounds that is less than one: there is no local phase"
     assert warned([[0, 1]], kappa=kappa, rounds=rounds) == ([line] if has_none else [])
+
+
+AVERAGE = "an average of client parts takes {} rounds"
+PASS = "a pass through all clients takes {} rounds"
+GRADIENTS = {"kappa": 0.0, "selection": "all", "server_gradient": "selected"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "period"),
+    [
+        ({}, AVERAGE.format(4)),
+        ({"rounds": 12, "evaluate_every": 4}, None),
+        ({"rounds": 16, "kappa": 0.5, "evaluate_every": 8}, None),
+        ({"rounds": 20, "kappa": 0.5, "evaluate_every": 4, "share_every": 5}, AVERAGE.format(5)),
+        # A period of ten local rounds goes on in the global phase.
+        ({"rounds": 20, "kappa": 0.5, "share_every": 3}, None),
+        (GRADIENTS, AVERAGE.format(5) + ", 1 of them for the last gradients"),
+        ({**GRADIENTS, "rounds": 30, "evaluate_every": 5}, None),
+        # Four periods of four rounds in the local phase, then two of five.
+        ({**GRADIENTS, "rounds": 26, "kappa": 0.62, "evaluate_every": 26}, None),
+        ({**GRADIENTS, "client_weights": "relayed"}, f"{PASS.format(40)}, 8 of them for "),
+        (
+            {**GRADIENTS, "client_weights": "relayed", "selection": "random", "eta": 0.25},
+            f"{PASS.format(34)}, 2 of them for ",
+        ),
+        (
+            {**GRADIENTS, "client_weights": "relayed", "rounds": 120, "evaluate_every": 40},
+            None,
+        ),
+        ({"client_weights": "relayed", "kappa": 0.0}, PASS.format(32) + ":"),
+        ({"client_weights": "personal", "share_every": 1}, None),
+    ],
+)
+def test_sharing_at_other_times_than_the_tests_and_the_end_is_warned_of(
+    changes: dict[str, Any], period: str | None
+) -> None:
+    options = {"rounds": 11, "kappa": 0.0, "client_weights": "averaged", "share_every": 4}
+    lines = warned([[0, 1]], **{**options, **changes})
+    if period is None:
+        assert lines == []
+        return
+    assert lines[-1].startswith(f"evaluate-every is {changes.get('evaluate_every', 1)}, but ")
+    assert all(period in line for line in lines)
+
+
+def test_what_is_cut_short_is_told_with_the_rounds_that_are_left() -> None:
+    options: dict[str, Any] = {**GRADIENTS, "client_weights": "averaged", "evaluate_every": 2}
+    assert warned([[0, 1]], rounds=8, **options) == []
+    period = "an average of client parts takes 2 rounds, 1 of them for the last gradients"
+    assert warned([[0, 1]], rounds=9, **options) == [
+        f"rounds is 9, but {period}: the last one is cut short, after 1"
+    ]
+    options["evaluate_every"] = 3
+    assert warned([[0, 1]], rounds=9, **options)[1] == (
+        f"evaluate-every is 3, but {period}: a test in between is of the part that was shared last"
+    )
+    assert len(warned([[0, 1]], rounds=9, fraction_evaluate=0.0, **options)) == 1
+
+
+@pytest.mark.parametrize("name", ["sl-basic-digits", "splitfed-digits"])
+def test_configurations_that_come_with_the_package_share_when_they_test(name: str) -> None:
+    config = Path(simulations.__file__).parent / "conf" / f"{name}.toml"
+    settings = RunSettings.from_mapping(read_config(config))
+    assert split_run_warnings(settings, Holding([[0, 1]])) == []  # type: ignore[arg-type]
+
+
+def test_grids_that_come_with_the_package_share_when_they_test(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)  # data folders are looked for from there
+    names = set()
+    for grid in sorted((Path(simulations.__file__).parent / "conf").glob("*-grid.toml")):
+        for run in read_grid(grid, Path("out")).runs:
+            if run.settings.adasplit.shares_weights:
+                names.add(run.method)
+                assert split_run_warnings(run.settings, Holding([[0, 1]])) == []  # type: ignore[arg-type]
+    assert names >= {"SL-basic", "SplitFed"}
+
+
+@pytest.mark.parametrize(("share_every", "kappa"), [(1, 0.0), (3, 0.0), (2, 0.5)])
+def test_the_periods_are_those_of_a_run(share_every: int, kappa: float) -> None:
+    """Play a run of averaged parts in which nobody fails, and see when they are shared."""
+    options = {**GRADIENTS, "client_weights": "averaged", "kappa": kappa}
+    settings = small(rounds=16, share_every=share_every, **options)
+    sharing, shared = Sharing(settings.adasplit, 16), []
+    for server_round in range(1, 17):
+        if sharing.is_over or server_round == 1:
+            sharing.begin([0])
+        finished = sharing.finishes(server_round)
+        picks = [0] if settings.adasplit.phase_of(server_round, 16) == "global" else []
+        comes_up = finished or sharing.shares(server_round, picks)
+        sharing.took({0: 1}, finished=finished, shared=comes_up, picks=picks)
+        if sharing.is_over:
+            shared.append(server_round)
+    assert shared[-1] == 16
+    lines = warned([[0, 1]], rounds=16, share_every=share_every, evaluate_every=100, **options)
+    full = 1 + share_every
+    assert (shared[-1] - shared[-2] == full) == (lines == [])
 
 
 def test_a_new_run_is_warned_aloud(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -76,7 +76,7 @@ def assert_same(first: Path, second: Path) -> None:
     for name in ("model.npz", "mask_summary.npz"):
         assert arrays_of(first / name) == arrays_of(second / name)
     assert states_of(first) == states_of(second)
-    for name in ("rounds", "clients", "tests", "partitions"):
+    for name in ("rounds", "clients", "traffic", "tests", "partitions"):
         one, other = (
             table_of(folder, name).drop(columns=["server_seconds"], errors="ignore")
             for folder in (first, second)
@@ -244,11 +244,11 @@ def test_what_cannot_run_is_refused_at_the_start(
 
 def test_a_client_keeps_one_more_state_than_rounds_between_checkpoints(tmp_path: Path) -> None:
     client = make_client(small(checkpoint_every=5), 2, RecordDict(), tmp_path)
-    assert (client.kept_states, client.state_dir) == (6, tmp_path / "clients")
+    assert (client.kept.count, client.kept.folder) == (6, tmp_path / "clients")
     without = make_client(small(checkpoint_every=0), 2, RecordDict(), tmp_path)
-    assert without.state_dir is None
+    assert without.kept.folder is None
     elsewhere = make_client(small(state_dir=str(tmp_path / "x")), 2, RecordDict(), tmp_path)
-    assert elsewhere.state_dir == tmp_path / "x"
+    assert elsewhere.kept.folder == tmp_path / "x"
 
 
 def test_the_strategy_has_the_runs_name_for_itself() -> None:

@@ -75,7 +75,7 @@ def states_of(folder: Path) -> dict[str, dict[str, bytes]]:
 def assert_same(first: Path, second: Path) -> None:
     assert arrays_of(first / "model.npz") == arrays_of(second / "model.npz")
     assert states_of(first) == states_of(second)
-    for name in ("rounds", "clients", "tests"):
+    for name in ("rounds", "clients", "traffic", "tests"):
         one, other = (
             table_of(folder, name).drop(columns="server_seconds", errors="ignore")
             for folder in (first, second)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +73,7 @@ def assert_same(first: Path, second: Path) -> None:
     assert arrays_of(first / "model.npz") == arrays_of(second / "model.npz")
     assert arrays_of(first / "checkpoint.npz") == arrays_of(second / "checkpoint.npz")
     assert states_of(first) == states_of(second)
-    for name in ("rounds", "clients", "tests", "partitions"):
+    for name in ("rounds", "clients", "traffic", "tests", "partitions"):
         pd.testing.assert_frame_equal(table_of(first, name), table_of(second, name))
 
 
@@ -238,6 +239,18 @@ def test_a_client_that_fails_is_in_the_tables_and_the_round_goes_on(
     assert pd.read_csv(folder / "rounds.csv")["failures"].tolist() == [1]
 
 
+@pytest.mark.parametrize("strategy", ["scaffold", "alone"])
+def test_a_client_that_has_lost_what_it_keeps_is_counted(tmp_path: Path, strategy: str) -> None:
+    settings = small(strategy=strategy, clients_per_round=6, rounds=3)
+    with stopped_after(1), pytest.raises(Stopped):
+        run(settings, tmp_path / "run")
+    name = read_run_name(tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "clients" / name / "client-4")
+    rounds = pd.read_csv(resume(tmp_path / "run") / "rounds.csv")
+    assert rounds["failures"].tolist() == [0, 1, 0]
+    assert rounds["restarts"].tolist() == [0, 1, 0]
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -259,7 +272,7 @@ def test_what_cannot_be_tested_is_refused_at_the_start(
 def test_states_go_where_the_settings_say(tmp_path: Path) -> None:
     def place(**changes: Any) -> Any:
         client: Any = make_client(small(strategy="alone", **changes), 2, RecordDict(), tmp_path)
-        return client.state_dir
+        return client.kept.folder
 
     assert place() == tmp_path / "clients"
     assert place(checkpoint_every=0) is None

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -162,6 +163,25 @@ def test_notes_of_what_all_share(tmp_path: Path) -> None:
             "the server has learned from nobody: its part is untrained",
         )
     assert trained.sum() == 3
+
+
+@pytest.mark.parametrize("sharing", ["averaged", "relayed"])
+def test_without_checkpoints_what_all_share_is_in_the_model_file(
+    tmp_path: Path, sharing: str
+) -> None:
+    changes: dict[str, Any] = {"mask": "none", "client_weights": sharing}
+    changes |= {"model": "tests.simulations.own_networks:normed", "cut": "3", "kappa": 0.0}
+    kept = run(small_split(**changes), tmp_path / "kept")
+    folder = run(small_split(checkpoint_every=0, **changes), tmp_path / "run")
+    assert not (folder / "checkpoint.npz").exists()
+    exported = export(folder, 5, tmp_path / "shared.pt")
+    assert (exported.server_round, exported.notes) == (3, ())
+    net = loaded(own_networks.normed(10, 1), tmp_path / "shared.pt")
+    own = export_network(kept, 5).arrays
+    assert list(exported.arrays) == list(own) == list(net.state_dict())
+    counts = {name for name in own if name.endswith("num_batches_tracked")}
+    assert len(counts) == 2
+    assert all(np.array_equal(exported.arrays[name], own[name]) for name in own.keys() - counts)
 
 
 def test_states_in_a_folder_of_their_own_are_found(tmp_path: Path) -> None:

@@ -48,9 +48,23 @@ def test_a_folder_without_a_network_is_refused(tmp_path: Path) -> None:
     small().save(tmp_path / "config.toml")
     with pytest.raises(DataError, match=r"neither model\.npz nor checkpoint\.npz"):
         export_network(tmp_path)
-    small_split().save(tmp_path / "config.toml")
-    with pytest.raises(DataError, match=r"has no checkpoint\.npz.*\(checkpoint-every 0\)"):
+    small_split(checkpoint_every=2).save(tmp_path / "config.toml")
+    message = r"has no checkpoint\.npz, .* from: the run comes to its first after round 2$"
+    with pytest.raises(DataError, match=message):
         export_network(tmp_path, 3)
+
+
+def test_without_checkpoints_a_clients_own_network_is_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recorder_module, "write_plots", lambda folder: [])
+    folder = run(small_split(checkpoint_every=0, rounds=1), tmp_path / "run")
+    message = (
+        r"has no checkpoint\.npz, .* from: the run keeps none \(checkpoint-every 0\): run it again "
+        "with checkpoint-every 1"
+    )
+    with pytest.raises(DataError, match=message):
+        export_network(folder, 3)
 
 
 def test_a_file_of_the_runs_folder_is_not_overwritten(finished: Path, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from simulations.journal import Journal
+from simulations.journal import TABLES, Journal
 
 
 def row(number: int, **more: Any) -> dict[str, Any]:
@@ -46,6 +46,17 @@ def test_rows_are_appended_under_one_header(tmp_path: Path) -> None:
     )
     assert pd.read_csv(tmp_path / "clients.csv")["round"].tolist() == [1, 1, 2, 2]
     assert pd.read_csv(tmp_path / "layers.csv")["layer"].tolist() == ["fc.weight"] * 2
+
+
+def test_every_table_is_cut_back(tmp_path: Path) -> None:
+    journal, others = Journal(tmp_path), [name for name in TABLES if name != "rounds"]
+    assert others == ["clients", "traffic", "layers", "tests"]
+    for number in (1, 2, 3):
+        journal.append_round(row(number), {name: [layer(number)] * 2 for name in others})
+    journal.drop_after(2)
+    assert pd.read_csv(tmp_path / "rounds.csv")["round"].tolist() == [1, 2]
+    for name in others:
+        assert pd.read_csv(tmp_path / f"{name}.csv")["round"].tolist() == [1, 1, 2, 2]
 
 
 def test_json_lines_are_strict_and_hold_everything(tmp_path: Path) -> None:

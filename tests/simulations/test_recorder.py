@@ -93,6 +93,8 @@ def test_a_rounds_figures_are_in_all_tables(tmp_path: Path) -> None:
         "failures": 0,
         "downlink_bytes": 0,
         "uplink_bytes": 0,
+        "downlink_bytes_counted": 0,
+        "uplink_bytes_counted": 0,
         "test_downlink_bytes": 0,
         "test_uplink_bytes": 0,
         **NO_COMPUTE,
@@ -111,6 +113,8 @@ def test_a_rounds_figures_are_in_all_tables(tmp_path: Path) -> None:
             "learning_rate": 0.1,
             "downlink_bytes": 15000,
             "uplink_bytes": 4000,
+            "downlink_bytes_counted": 12000,
+            "uplink_bytes_counted": 800,
             "test_downlink_bytes": 0,
             "test_uplink_bytes": 0,
             "train_seconds": 2.0,
@@ -125,6 +129,9 @@ def test_a_rounds_figures_are_in_all_tables(tmp_path: Path) -> None:
     clients = table(tmp_path, "clients")
     assert clients["partition_id"].tolist() == [2, 5, 6] * 2
     assert clients["failure"].fillna("").tolist() == ["", "", "client 6: out of memory"] * 2
+    traffic = table(tmp_path, "traffic")
+    assert traffic["partition_id"].tolist() == [2, 5, 6] * 2
+    assert traffic["up_weights"].tolist() == [900, 0, 0] * 2
     layers = table(tmp_path, "layers")
     assert layers["layer"].tolist() == ["fc1.weight"] * 2
     assert layers["zero_overlap"].tolist() == [0.75, 0.75]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from strategies import (
     ClientTestReport,
 )
 from strategies.adasplit_report import AdaSplitClientReport
+from strategies.traffic import Breakdown
 
 SETTINGS = RunSettings.from_mapping({"algorithm": "adasplit"})
 
@@ -47,6 +49,13 @@ def test_the_line_names_who_was_picked_if_they_are_few(picked: list[int], words:
     assert round_row(7, report, 2.0, {}, SETTINGS)["picked"] == len(picked)
 
 
+def test_the_line_says_how_many_the_budget_held_back() -> None:
+    report = replace(report_of([]), phase="global", held_back=3)
+    assert "global  held back 3  accuracy" in line_of(report)
+    assert round_row(7, report, 2.0, {}, SETTINGS)["held_back"] == 3
+    assert "held back" not in line_of(report_of([1]))
+
+
 def test_accuracies_of_those_that_trained_and_that_were_learned_from_stand_together() -> None:
     test: dict[str, Any] = {"accuracy": 0.5, "trained_accuracy": 0.625, "learned_accuracy": 0.75}
     row = round_row(7, report_of([1]), 2.0, test, SETTINGS)
@@ -65,10 +74,10 @@ BASELINE = RunSettings.from_mapping(
 
 def test_a_baselines_row_and_line_tell_what_its_report_does() -> None:
     clients = [
-        ClientReport(0, 10, 100, 50, 1.5, 0.5),
+        ClientReport(0, 10, 100, 50, 1.5, 0.5, down=Breakdown(weights=90, protocol=10, counted=80)),
         ClientReport(4, 0, 100, 0, math.nan, math.nan, "client 4: ill"),
     ]
-    report = BaselineRoundReport(5, clients)
+    report = BaselineRoundReport(5, clients, restarts=1)
     test = {"accuracy": 0.5, "trained_accuracy": 0.75, "loss": 1.25, "evaluation_failures": 1.0}
     row = round_row(5, report, 2.0, test | {"evaluation_uplink_bytes": 7.0}, BASELINE)
     assert row == {
@@ -80,9 +89,12 @@ def test_a_baselines_row_and_line_tell_what_its_report_does() -> None:
         "clients": 2,
         "replies": 1,
         "failures": 1,
+        "restarts": 1,
         "learning_rate": pytest.approx(0.2),
         "downlink_bytes": 200,
         "uplink_bytes": 50,
+        "downlink_bytes_counted": 80,
+        "uplink_bytes_counted": 0,
         "test_downlink_bytes": 0,
         "test_uplink_bytes": 7,
         "test_failures": 1,
@@ -97,7 +109,7 @@ def test_a_tests_clients_are_a_table_of_any_method() -> None:
     report = BaselineRoundReport(5, [ClientReport(0, 10, 100, 50, 1.5, 0.5)])
     tests = ClientTestReport(5, [ClientTest(0, 8, True, 0.5, 1.25, 90, 9)])
     tables = round_tables(5, report, tests)
-    assert list(tables) == ["clients", "tests"]
+    assert list(tables) == ["clients", "traffic", "tests"]
     assert tables["tests"] == [
         {
             "round": 5,
@@ -111,7 +123,44 @@ def test_a_tests_clients_are_a_table_of_any_method() -> None:
             "failure": "",
         }
     ]
-    assert list(round_tables(5, report, None)) == ["clients"]
+    assert list(round_tables(5, report, None)) == ["clients", "traffic"]
+
+
+def test_what_a_clients_bytes_are_is_a_table_of_its_own() -> None:
+    client = AdaSplitClientReport(
+        *(4, 10, 21, 210, 1.5, 0.5, "", True),
+        client_memory_mb=640.5,
+        down=Breakdown(1, 2, 3, 4, 5, 6, counted=7),
+        up=Breakdown(10, 20, 30, 40, 50, 60, counted=70),
+    )
+    tables = round_tables(5, AdaSplitRoundReport(5, "global", [client], 0.5, 0.1), None)
+    assert tables["traffic"] == [
+        {
+            "round": 5,
+            "partition_id": 4,
+            "up_activations": 10,
+            "up_labels": 20,
+            "up_gradients": 30,
+            "up_weights": 40,
+            "up_indices": 50,
+            "up_protocol": 60,
+            "down_activations": 1,
+            "down_labels": 2,
+            "down_gradients": 3,
+            "down_weights": 4,
+            "down_indices": 5,
+            "down_protocol": 6,
+            "uplink_bytes_counted": 70,
+            "downlink_bytes_counted": 7,
+        }
+    ]
+    [row] = tables["clients"]
+    assert list(row) == [
+        *("round", "partition_id", "num_examples", "downlink_bytes", "uplink_bytes"),
+        *("train_seconds", "train_loss", "client_memory_mb", "failure", "picked", "server_loss"),
+        *("exploitation", "exploration", "mask_density", "server_samples", "gradient_samples"),
+    ]
+    assert (row["uplink_bytes"], row["client_memory_mb"]) == (210, 640.5)
 
 
 def test_the_initial_model_has_the_columns_of_the_rounds() -> None:

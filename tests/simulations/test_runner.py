@@ -77,6 +77,7 @@ def test_the_folder_holds_everything(in_process: Path) -> None:
         "environment.json",
         "rounds.csv",
         "clients.csv",
+        "traffic.csv",
         "layers.csv",
         "tests.csv",
         "partitions.csv",

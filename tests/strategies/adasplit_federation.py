@@ -26,6 +26,7 @@ from torch.utils.data import TensorDataset
 
 from adasplit_flwr import AdaSplitClient, ShuffledBatches, SplitModel
 from adasplit_flwr.activation_payload import ActivationBatch, decode_activations
+from adasplit_flwr.kept_states import STATE_KEY
 from adasplit_flwr.plans import ExchangePlan, TestPlan
 from strategies import AdaSplit, AdaSplitRoundReport, AdaSplitTestReport
 from strategies.state import State
@@ -219,5 +220,5 @@ def frozen(state: State) -> dict[str, tuple[str, tuple[int, ...], bytes]]:
 
 def client_arrays(node: SplitNode) -> Mapping[str, Array]:
     """Return what a client has kept since its last message."""
-    record = node.state.array_records["adasplit-client"]
+    record = node.state.array_records[STATE_KEY]
     return {name: np.array(array.numpy()) for name, array in record.items()}

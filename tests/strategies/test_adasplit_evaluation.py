@@ -15,6 +15,7 @@ from flwr.common import EvaluateRes, Scalar
 from torch import nn
 
 from adasplit_flwr.activation_payload import encode_activations
+from adasplit_flwr.kept_states import STATE_KEY
 from adasplit_flwr.weights_payload import decode_server_part, named_specs
 from strategies.metering import message_bytes
 from tests.strategies.adasplit_bad_replies import batches
@@ -70,7 +71,7 @@ def test_a_client_is_sent_its_own_server_part() -> None:
     assert not np.array_equal(parts[0]["server.0.weight"], parts[1]["server.0.weight"])
     # The whole network by hand: the client's own part, then the server part that came.
     split = nodes[1].client().split
-    record = nodes[1].state.array_records["adasplit-client"]
+    record = nodes[1].state.array_records[STATE_KEY]
     split.client.load_state_dict(
         {
             key: torch.tensor(record[f"array/weights/client.{key}"].numpy())
@@ -227,8 +228,8 @@ def payload(**options: Any) -> Spoil:
 
 
 AT_CLIENT: dict[str, tuple[Spoil, str]] = {
-    "no accuracy": (metrics(accuracy=None), "field accuracy: expected a finite number from 0"),
-    "accuracy above 1": (metrics(accuracy=1.5), "field accuracy: 1.5 is above 1"),
+    "no accuracy": (metrics(accuracy=None), "field accuracy: expected a finite number, got None"),
+    "accuracy above 1": (metrics(accuracy=1.5), "field accuracy: 1.5 is not between 0 and 1"),
     "NaN": (metrics(accuracy=float("nan")), "field accuracy: .*got nan"),
     "text": (metrics(accuracy="good"), "field accuracy: .*got 'good'"),
     "a loss that is not finite": (lambda r: replace(r, loss=float("inf")), "field loss: .*inf"),
@@ -304,7 +305,7 @@ def test_what_the_server_cannot_predict_is_refused(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(strategy.server, "predict", predict)
     outcome = evaluation(strategy, managed(nodes), 1)
     assert [client.failure for client in outcome.report.clients] == [
-        "client 0, field loss: expected a finite number from 0, got nan",
+        "client 0, field loss: expected a finite number, got nan",
         "client 1: the server part does not take its batch",
     ]
     assert outcome.loss is None

@@ -135,3 +135,11 @@ def test_a_relay_goes_on_from_its_state(picks: list[int] | None) -> None:
 def test_something_else_is_no_state_of_a_relay(state: dict[str, Any]) -> None:
     with pytest.raises(SettingsError, match="no state of AdaSplit's relay"):
         Relay().load_state_arrays(state)
+
+
+def test_the_order_is_that_of_the_pass_and_then_of_another() -> None:
+    relay = Relay()
+    assert relay.order([0, 1, 2, 3]) == [0, 1, 2, 3]
+    relay.next([0, 1, 2, 3], None)
+    assert relay.order([0, 1, 2, 3]) == [1, 2, 3, 0]
+    assert relay.order([0, 3, 5]) == [3, 0, 5]

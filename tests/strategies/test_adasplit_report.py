@@ -20,12 +20,13 @@ from strategies import (
     AdaSplitTestReport,
 )
 from strategies.adasplit_replies import Exchange
-from strategies.adasplit_report import mean_of, round_report
+from strategies.adasplit_report import round_report
 from strategies.adasplit_server import Lessons, ServerTrainer, build_server
 from strategies.adasplit_turns import Turn
 from strategies.answers import Answer, Refusal
 from strategies.member import Member
 from strategies.metering import Meter, message_bytes
+from strategies.traffic import Breakdown
 from tests.strategies.adasplit_federation import (
     NOTHING,
     adasplit,
@@ -36,7 +37,11 @@ from tests.strategies.adasplit_federation import (
 )
 from tests.strategies.federation import OK, Node, managed
 
-GOOD = AdaSplitClientReport(0, 10, 100, 10, 1.5, 2.0, "", True, 0.5, 90.0, 0.9, 0.4)
+GOOD = AdaSplitClientReport(
+    *(0, 10, 100, 10, 1.5, 2.0, "", True, 0.5, 90.0, 0.9, 0.4),
+    down=Breakdown(protocol=100, counted=88),
+    up=Breakdown(protocol=10, counted=4),
+)
 IDLE = AdaSplitClientReport(1, 30, 50, 0, 0.5, 1.0, "", False)
 BAD = AdaSplitClientReport(2, 0, 100, 7, math.nan, math.nan, "client 2: ill", True)
 
@@ -49,10 +54,13 @@ def test_figures_of_a_round() -> None:
         "train_seconds": 2.0,
         "downlink_bytes": 250,
         "uplink_bytes": 17,
+        "downlink_bytes_counted": 88,
+        "uplink_bytes_counted": 4,
         "replies": 2,
         "failures": 1,
         "restarts": 0,
         "picked": 2,
+        "held_back": 0,
         "server_loss": 0.5,
         "server_seconds": 0.25,
         "mask_density": 0.4,
@@ -86,12 +94,6 @@ def test_figures_of_a_test() -> None:
     assert math.isnan(AdaSplitTestReport(7, tests[3:]).loss)
 
 
-def test_means_leave_out_what_is_unknown() -> None:
-    assert mean_of([1.0, math.nan, 2.0]) == 1.5
-    assert math.isnan(mean_of([math.nan]))
-    assert math.isnan(mean_of([]))
-
-
 def test_everybody_is_listed_with_what_the_server_made_of_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -101,7 +103,7 @@ def test_everybody_is_listed_with_what_the_server_made_of_it(
     trainer.seconds = 0.125
     meter, members = Meter(), [Member(Node(client), client) for client in (1, 3, 4, 6)]
     down = FitIns(NOTHING, {})
-    up = FitRes(OK, NOTHING, 8, {"train_loss": 0.5, "train_seconds": 2})
+    up = FitRes(OK, NOTHING, 8, {"train_loss": 0.5, "train_seconds": 2, "client_memory_mb": 640})
     for member in members:
         meter.sent(member.partition_id, down)
     good = [Exchange(Answer(member, up), [], {}) for member in members[:3]]
@@ -114,7 +116,10 @@ def test_everybody_is_listed_with_what_the_server_made_of_it(
     lost, first, third, fourth, sixth = report.clients
     size, reply = message_bytes(down), message_bytes(up)
     assert first == AdaSplitClientReport(
-        1, 8, size, reply, 2.0, 0.5, "", True, 0.75, 90.0, 1.0, 0.1, 8, 5
+        *(1, 8, size, reply, 2.0, 0.5, "", True, 0.75, 90.0, 1.0, 0.1, 8, 5),
+        client_memory_mb=640.0,
+        down=Breakdown(protocol=size),
+        up=Breakdown(protocol=reply),
     )
     assert (third.failure, third.picked, third.num_examples) == ("client 3: nan (batch 0)", True, 8)
     assert math.isnan(third.server_loss)

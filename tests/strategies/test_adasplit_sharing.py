@@ -279,3 +279,42 @@ def test_something_else_is_no_state_of_a_period(change: dict[str, Any]) -> None:
     with pytest.raises(SettingsError, match="no state of AdaSplit's shared client parts"):
         sharing.load_state_arrays(state)
     assert sharing.samples == {2: 4}
+
+
+@pytest.mark.parametrize(
+    ("server_round", "gradients", "ending"),
+    [
+        (1, False, (2, False)),
+        (1, True, (2, True)),
+        (6, False, (2, False)),
+        (6, True, (1, True)),
+        (7, False, (1, False)),
+        (7, True, (0, True)),
+        (8, False, (0, False)),
+        (8, True, (0, False)),
+    ],
+)
+def test_how_a_period_of_three_exchanges_goes_on(
+    server_round: int, gradients: bool, ending: tuple[int, bool]
+) -> None:
+    chosen = AdaSplitSettings(
+        kappa=0.0, client_weights="averaged", share_every=3, server_gradient="selected"
+    )
+    assert Sharing(chosen, 8).ending(server_round, gradients=gradients) == ending
+
+
+@pytest.mark.parametrize("weights", ["averaged", "relayed"])
+def test_a_round_without_anybody_counts_in_a_period(weights: str) -> None:
+    chosen = AdaSplitSettings(
+        kappa=0.0, client_weights=weights, share_every=2, server_gradient="selected"
+    )
+    sharing = Sharing(chosen, 9)
+    sharing.begin([3])
+    sharing.took({3: 7}, finished=False, shared=False, picks=[3])
+    assert not sharing.finishes(2)
+    sharing.idles()
+    assert sharing.finishes(3)
+    assert (sharing.samples, sharing.members) == ({3: 7}, (3,))
+    sharing.begin([3])
+    sharing.idles()
+    assert sharing.members == ()

@@ -117,9 +117,12 @@ def test_a_client_that_has_lost_its_network_begins_again(
     lost = MemberFailedError(2, "client 2 of run a-run: the state of round 1 is lost: memory")
     aggregated(strategy, 2, reply(2), failures=[lost, MemberFailedError(1, "ill")])
     assert "client 2 has lost its network, and begins again" in flower_log.messages[-1]
+    assert strategy.restarts == 1
     third = asked(strategy, 3)
     assert [len(third[p].parameters.tensors) for p in range(3)] == [0, 0, 2]
     assert [strategy.rounds.plan(p, 3).state_round for p in range(3)] == [2, 1, 0]
+    aggregated(strategy, 3, reply(3), reply(3), reply(3))
+    assert strategy.restarts == 0
 
 
 def test_a_state_comes_back() -> None:

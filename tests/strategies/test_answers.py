@@ -19,6 +19,7 @@ from strategies.answers import (
     member_of,
     name_missing,
     sort_replies,
+    whole_metric,
 )
 from strategies.member import Member, MemberFailedError
 from tests.strategies.federation import OK, Node
@@ -151,6 +152,15 @@ def test_a_round_goes_on_while_enough_replies_are_good(
     with pytest.raises(RoundFailedError, match="round 3: client 2: ill; client 4: NaN"):
         judge(3, 2, refusals, min_replies=2, on_failure="raise")
     judge(3, 2, [], min_replies=2, on_failure="raise")
+
+
+@pytest.mark.parametrize("value", [None, True, 2.0, "2", 0, 6])
+def test_a_metric_that_is_no_whole_number_in_its_range_is_refused(value: Any) -> None:
+    assert [whole_metric({"steps": n}, "steps", "client 4", 1, 5) for n in (1, 5)] == [1, 5]
+    message = f"client 4, field steps: expected a whole number from 1 to 5, got {value!r}"
+    with pytest.raises(PayloadError) as refused:
+        whole_metric({} if value is None else {"steps": value}, "steps", "client 4", 1, 5)
+    assert str(refused.value) == message
 
 
 def test_a_member_stays_who_it_is() -> None:

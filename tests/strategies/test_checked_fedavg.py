@@ -29,8 +29,9 @@ class Noting(CheckedFedAvg):
         self.noted.append([reply.member.partition_id for reply in good])
         return self.model.arrays
 
-    def note_failures(self, server_round: int, failures: Sequence[Failure]) -> None:
+    def note_failures(self, server_round: int, failures: Sequence[Failure]) -> int:
         self.noted.append(list(failures))
+        return len(failures)
 
 
 def aggregated(strategy: Noting, failures: list[Failure], *examples: tuple[int, int]) -> Any:
@@ -45,6 +46,7 @@ def test_good_replies_come_in_partition_order_and_failures_after_them() -> None:
     lost = ValueError("lost")
     parameters, _ = aggregated(strategy, [lost], (9, 10), (2, 10), (4, 1), (1, 7))
     assert strategy.noted == [[1, 2, 9], [lost]]
+    assert strategy.restarts == 1
     assert same_bits(parameters_to_ndarrays(parameters), START)
     assert strategy.model.names == NAMES
 
@@ -57,3 +59,4 @@ def test_without_a_good_reply_failures_are_heard_of_all_the_same() -> None:
     strict = Noting(accept_failures=False)
     assert aggregated(strict, [], (4, 1), (5, 10)) == (None, {})
     assert strict.noted == [[]]
+    assert strict.restarts == 0

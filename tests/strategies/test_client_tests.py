@@ -10,7 +10,7 @@ from flwr.common import Code, EvaluateIns, EvaluateRes, Parameters, Status
 
 from strategies import ClientTest, ClientTestReport
 from strategies.answers import Answer
-from strategies.client_tests import read_test, read_tests
+from strategies.client_tests import read_tests, read_told
 from strategies.member import Member, MemberFailedError
 from strategies.metering import Meter, message_bytes
 from tests.strategies.federation import OK, Node
@@ -89,14 +89,18 @@ def test_failures_without_a_name_come_first_and_cost_nothing() -> None:
 )
 def test_what_no_test_can_say_is_refused(result: EvaluateRes, message: str) -> None:
     with pytest.raises(PayloadError) as caught:
-        read_test(Answer(member(5), result))
+        read_told(Answer(member(5), result))
     assert str(caught.value).startswith(message)
 
 
-def test_an_accuracy_need_not_be_told() -> None:
-    accuracy, loss = read_test(Answer(member(5), EvaluateRes(OK, -2.5, 3, {})))
+def test_an_accuracy_need_not_be_told_unless_it_is_required() -> None:
+    silent = Answer(member(5), EvaluateRes(OK, -2.5, 3, {}))
+    accuracy, loss = read_told(silent)
     assert math.isnan(accuracy)
     assert loss == -2.5
+    message = "client 5, field accuracy: expected a finite number, got None"
+    with pytest.raises(PayloadError, match=message):
+        read_told(silent, required=True)
     untold = ClientTest(5, 3, True, math.nan, 1.0, 0, 0)
     told = ClientTest(6, 3, True, 0.5, 2.0, 0, 0)
     report = ClientTestReport(1, [untold, told])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -25,6 +26,7 @@ from flwr.server.strategy import FedAvg, FedProx
 from strategies import ZeroFL, metering
 from strategies.member import Member
 from strategies.metering import Meter, Traffic, message_bytes
+from strategies.traffic import break_down
 from tests.strategies.federation import OK, Node, honest_nodes, managed, play, toy
 
 
@@ -38,6 +40,16 @@ def instructions(size: int = 10, **config: float) -> FitIns:
 
 def reply(size: int, **metrics: float) -> FitRes:
     return FitRes(OK, ndarrays_to_parameters([np.zeros(size, np.int8)]), 3, {**metrics})
+
+
+def traffic_of(down: FitIns, up: FitRes | None = None) -> Traffic:
+    """Of a message in training, and of its reply if one came."""
+    size = message_bytes(down)
+    traffic = Traffic(size, down=break_down(down.parameters.tensors, size))
+    if up is None:
+        return traffic
+    size = message_bytes(up)
+    return replace(traffic, uplink_bytes=size, up=break_down(up.parameters.tensors, size))
 
 
 @pytest.mark.parametrize("size", [0, 1, 1000, 300_000])
@@ -70,17 +82,20 @@ def test_a_message_to_many_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> 
         list(executor.map(lambda client: meter.sent(client, shared), range(50)))
     meter.sent(50, other)
     assert len(measured) == 2
-    assert meter.of(7) == Traffic(message_bytes(shared), 0)
-    assert meter.of(50) == Traffic(message_bytes(other), 0)
+    assert meter.of(7) == traffic_of(shared)
+    assert meter.of(50) == traffic_of(other)
+    assert meter.of(7).down is meter.of(8).down
+    assert (meter.of(7).down.weights, meter.of(50).down.weights) == (40, 8000)
 
 
 def test_traffic_of_a_client() -> None:
     meter, down, up = Meter(), instructions(), reply(5)
     assert meter.of(3) == Traffic(0, 0)
     meter.sent(3, down)
-    assert meter.of(3) == Traffic(message_bytes(down), 0)
+    assert meter.of(3) == traffic_of(down)
     meter.received(3, up)
-    assert meter.of(3) == Traffic(message_bytes(down), message_bytes(up))
+    assert meter.of(3) == traffic_of(down, up)
+    assert (meter.of(3).down.weights, meter.of(3).up.weights) == (40, 5)
     assert meter.of(4) == Traffic(0, 0)
 
 
@@ -89,7 +104,7 @@ def test_a_member_meters_its_training() -> None:
     assert member.fit(down, None, None) is up  # without a meter, too
     meter = member.meter = Meter()
     assert member.fit(down, None, None) is up
-    assert meter.of(4) == Traffic(message_bytes(down), message_bytes(up))
+    assert meter.of(4) == traffic_of(down, up)
 
 
 def test_a_client_that_fails_had_its_downlink() -> None:
@@ -100,7 +115,7 @@ def test_a_client_that_fails_had_its_downlink() -> None:
     meter = member.meter = Meter()
     with pytest.raises(Exception, match="client 4: out of memory"):
         member.fit(down, None, None)
-    assert meter.of(4) == Traffic(message_bytes(down), 0)
+    assert meter.of(4) == traffic_of(down)
 
 
 def test_a_reply_that_cannot_be_a_message_fails_by_name() -> None:
@@ -190,8 +205,7 @@ def test_the_traffic_of_all_clients_comes_in_partition_order() -> None:
     for client in (7, 2):
         meter.sent(client, down)
     meter.received(7, up)
-    size = message_bytes(down)
-    assert meter.traffic() == {2: Traffic(size, 0), 7: Traffic(size, message_bytes(up))}
+    assert meter.traffic() == {2: traffic_of(down), 7: traffic_of(down, up)}
     assert list(meter.traffic()) == [2, 7]
 
 

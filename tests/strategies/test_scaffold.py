@@ -234,6 +234,7 @@ def test_after_a_lost_control_variate_all_begin_again(flower_log: pytest.LogCapt
     arrays = aggregated(strategy, 2, reply(START, START, round=2), failures=[lost])
     assert arrays is not None
     assert "client 1 has lost its control variate: those of all clients" in flower_log.messages[-1]
+    assert strategy.restarts == 1
     sent = asked(strategy, 3)
     assert {StatePlan.from_config(ins.config) for ins in sent.values()} == {
         StatePlan("a-run", 3, 0)
@@ -248,6 +249,7 @@ def test_another_failure_changes_nothing() -> None:
     asked(strategy, 2)
     aggregated(strategy, 2, reply(START, ZEROS, round=2), failures=[MemberFailedError(1, "ill")])
     assert [strategy.rounds.plan(client, 3).state_round for client in (0, 1)] == [2, 1]
+    assert strategy.restarts == 0
     assert same_bits(strategy.control, START)
 
 

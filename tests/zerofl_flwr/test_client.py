@@ -164,7 +164,7 @@ def test_under_another_strategy_the_reply_is_dense() -> None:
     assert not is_payload(reply)
     assert [array.tolist() for array in reply] == [[[4, -3, 0.5, -3]]]
     assert samples == 1
-    assert set(metrics) == {"train_loss", "train_seconds"}
+    assert set(metrics) == {"train_loss", "train_seconds", "client_memory_mb"}
 
 
 def test_a_plain_model_trains_dense_and_uploads_all_and_says_so(

@@ -33,6 +33,7 @@ from tests.zerofl_flwr.plain_client import (
     fit,
     uploaded,
 )
+from zerofl_flwr.memory import MEMORY, memory_metric
 from zerofl_flwr.mod import sparse_uplink
 from zerofl_flwr.payload import (
     Entry,
@@ -56,6 +57,7 @@ def test_the_reply_is_what_the_rules_select(rule: str) -> None:
     seconds = result.metrics.pop("train_seconds")
     assert isinstance(seconds, float)
     assert seconds > 0
+    assert result.metrics.pop(MEMORY) == pytest.approx(memory_metric()[MEMORY], rel=0.1)
     assert (result.num_examples, result.metrics) == (17, {"train_loss": 0.5})
     assert result.status.code == Code.OK
 

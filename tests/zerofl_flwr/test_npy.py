@@ -13,7 +13,7 @@ from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
 from zerofl_flwr.errors import PayloadError
-from zerofl_flwr.npy import read_npy
+from zerofl_flwr.npy import npy_nbytes, read_npy
 
 DTYPES = ("bool", "int8", "int64", "uint16", "float16", "float32", "float64", "complex64", ">f4")
 
@@ -152,3 +152,17 @@ def test_one_changed_byte_raises_nothing_else(position: int, value: int) -> None
     except PayloadError:
         return
     assert array.nbytes == 24
+
+
+@given(
+    dtype=st.sampled_from(DTYPES),
+    shape=st.lists(st.sampled_from((0, 1, 2, 3, 10)), max_size=7) | st.just([100_000]),
+)
+@settings(deadline=None)
+def test_the_bytes_of_an_array_are_foretold(dtype: str, shape: list[int]) -> None:
+    array = np.zeros(shape, dtype)
+    if array.nbytes > 10**6:
+        array = array[:0]
+    buffer = io.BytesIO()
+    np.save(buffer, array)
+    assert npy_nbytes(array) == len(buffer.getvalue())

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from zerofl_flwr.errors import SettingsError
-from zerofl_flwr.threads import available_cpus, limit_threads, threads_restored
+from zerofl_flwr.threads import available_cpus, limit_threads, threads_restored, use_hardware
 
 
 @pytest.fixture(autouse=True)
@@ -46,6 +46,22 @@ def test_the_limit_holds_in_the_thread_that_sets_it() -> None:
 def test_no_thread_is_refused(count: int) -> None:
     with pytest.raises(SettingsError, match=f"at least 1 thread, not {count}"):
         limit_threads(count)
+
+
+def test_a_clients_hardware_is_its_device_and_its_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    limit_threads(2)
+    use_hardware("cpu", None)
+    assert torch.get_num_threads() == 2
+    use_hardware("cpu", 1)
+    assert torch.get_num_threads() == 1
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    message = "device 'cuda:1' was asked for, but torch finds no CUDA device"
+    with pytest.raises(SettingsError, match=message):
+        use_hardware("cuda:1", 2)
+    assert torch.get_num_threads() == 1
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    use_hardware("cuda:1", 2)
+    assert torch.get_num_threads() == 2
 
 
 @pytest.mark.parametrize(("given", "expected"), [(3, 3), (64, 8)])

@@ -32,7 +32,9 @@ def test_a_round_is_zerofls_without_sparsity_bit_for_bit() -> None:
     assert same_bits(trained, expected)  # type: ignore[arg-type]
     assert not same_bits(trained, arrays())
     assert count == samples == SAMPLES
-    assert metrics.keys() == {"train_loss", "train_seconds", "local_steps", "round"}
+    assert metrics.keys() == {
+        *("train_loss", "train_seconds", "client_memory_mb", "local_steps", "round")
+    }
     assert (metrics["local_steps"], metrics["round"]) == (6, 5)
 
 

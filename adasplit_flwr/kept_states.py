@@ -1,23 +1,42 @@
-"""What a baseline's client keeps from message to message, in memory or as files."""
+"""What a client keeps from message to message, in Flower's context or as files."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Protocol
 
 from flwr.app import Array as FlowerArray
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 
 from adasplit_flwr.client_resume import find_state
 from adasplit_flwr.client_state import ClientState, StateFolder
-from strategies.client_rounds import StatePlan
-from zerofl_flwr.errors import SettingsError
 from zerofl_flwr.model_arrays import Array
 from zerofl_flwr.npy import read_npy
 
-STATE_KEY, PREVIOUS_KEY = "baseline-client", "baseline-client-before"
+STATE_KEY, PREVIOUS_KEY = "kept-state", "kept-state-before"
 """Where a client's records are in ``context.state``: its last round's, and the one's before."""
+ROUND_KEY = "round"
+"""With a folder of states, all that the record :data:`STATE_KEY` holds: the number of the round."""
+
+
+class Plan(Protocol):
+    """What a message's plan has to say of the client's state."""
+
+    @property
+    def run(self) -> str:
+        """Name of the run."""
+        ...
+
+    @property
+    def server_round(self) -> int:
+        """Number of the message's round."""
+        ...
+
+    @property
+    def state_round(self) -> int:
+        """Round whose state the client goes on from."""
+        ...
 
 
 class KeptStates:
@@ -26,60 +45,67 @@ class KeptStates:
     Parameters
     ----------
     state : RecordDict
-        ``context.state``, which lasts from message to message.
+        ``context.state``, which lasts from message to message. What is kept there are the records
+        :data:`STATE_KEY` and :data:`PREVIOUS_KEY`.
     folder : Path, optional
         Where states are saved instead, for a client that is started again and a run that is
         resumed; `state` then holds the number of the last round only.
     partition_id : int
         The client.
-    keep : int
+    count : int
         How many states are saved: one more than the rounds between two checkpoints of the server.
     """
 
     def __init__(
-        self, state: RecordDict, folder: Path | None, *, partition_id: int, keep: int = 2
+        self, state: RecordDict, folder: Path | None, *, partition_id: int, count: int = 2
     ) -> None:
+        self.folder, self.count = folder, count
         self._state = state
-        self._folder = folder
         self._partition_id = partition_id
-        self._keep = keep
 
-    def find(self, plan: StatePlan) -> ClientState:
+    def find(self, plan: Plan) -> ClientState:
         """Return the state that a plan names.
 
         Raises
         ------
         ClientFailedError
-            If it is lost.
+            If it is lost, or the saved one is damaged.
         DataError
-            If it is damaged.
+            If what `state` holds is damaged.
         """
         return find_state(
             [*self._held(STATE_KEY), *self._held(PREVIOUS_KEY)],
-            self._folder,
+            self.folder,
             run=plan.run,
             partition_id=self._partition_id,
             server_round=plan.state_round,
         )
 
-    def keep(self, plan: StatePlan, arrays: Mapping[str, Array], steps: int) -> None:
+    def keep(self, plan: Plan, arrays: Mapping[str, Array], iterations: int) -> None:
         """Keep the state after a plan's round, and the one before it.
 
         Parameters
         ----------
-        plan : StatePlan
+        plan : Plan
             The message's.
         arrays : mapping of str to ndarray
-            What is to be kept.
-        steps : int
+            What is to be kept; bools and numbers of any shape.
+        iterations : int
             Batches trained in the run so far.
+
+        Raises
+        ------
+        SettingsError
+            If it cannot be a client's state.
+        OSError
+            If it cannot be saved; nothing has changed then.
         """
-        state = ClientState(arrays, plan.server_round, steps, plan.run, self._partition_id)
-        if self._folder is not None:
-            saved = StateFolder(self._folder, plan.run, keep=self._keep)
+        state = ClientState(arrays, plan.server_round, iterations, plan.run, self._partition_id)
+        if self.folder is not None:
+            saved = StateFolder(self.folder, plan.run, keep=self.count)
             saved.save(self._partition_id, state, after=plan.state_round)
             self._state.pop(PREVIOUS_KEY, None)
-            self._state[STATE_KEY] = ConfigRecord({"round": plan.server_round})
+            self._state[STATE_KEY] = ConfigRecord({ROUND_KEY: plan.server_round})
             return
         # The server knows of the round that this one went on from, and may not hear of this one.
         if any(held.server_round == plan.state_round for held in self._held(STATE_KEY)):
@@ -93,20 +119,3 @@ class KeptStates:
         if not isinstance(record, ArrayRecord):
             return []
         return [ClientState.from_arrays({name: read_npy(a.data) for name, a in record.items()})]
-
-
-def plan_in(config: dict[str, Any], strategy: str) -> StatePlan:
-    """Read the plan of a message that a client with a state cannot do without.
-
-    Raises
-    ------
-    SettingsError
-        If there is none, or a bad one.
-    """
-    plan = StatePlan.from_config(config)
-    if plan is None:
-        raise SettingsError(
-            f"the message does not say which state to go on from: this client needs the strategy "
-            f"{strategy} at the server"
-        )
-    return plan

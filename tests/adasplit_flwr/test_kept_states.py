@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from flwr.app import ConfigRecord, RecordDict
 
-from simulations.baselines.kept_states import PREVIOUS_KEY, STATE_KEY, KeptStates, plan_in
+from adasplit_flwr.kept_states import PREVIOUS_KEY, ROUND_KEY, STATE_KEY, KeptStates
 from strategies.client_rounds import StatePlan
-from zerofl_flwr.errors import ClientFailedError, SettingsError
+from zerofl_flwr.errors import ClientFailedError
 from zerofl_flwr.model_arrays import Array
 
 
@@ -45,7 +45,7 @@ def test_memory_has_the_last_round_and_the_one_it_went_on_from() -> None:
 
 def test_a_folder_has_as_many_as_were_asked_for(tmp_path: Path) -> None:
     state = RecordDict()
-    kept = KeptStates(state, tmp_path, partition_id=2, keep=3)
+    kept = KeptStates(state, tmp_path, partition_id=2, count=3)
     for number in range(1, 6):
         kept.keep(StatePlan("run", number, number - 1), named(number), number)
     files = sorted((tmp_path / "run" / "client-2").iterdir())
@@ -53,14 +53,7 @@ def test_a_folder_has_as_many_as_were_asked_for(tmp_path: Path) -> None:
     assert value_of(KeptStates(RecordDict(), tmp_path, partition_id=2), 4) == (4.0, 4)
     record = state[STATE_KEY]
     assert isinstance(record, ConfigRecord)
-    assert dict(record) == {"round": 5}
+    assert dict(record) == {ROUND_KEY: 5}
     assert PREVIOUS_KEY not in state
     with pytest.raises(ClientFailedError, match="does not hold it"):
         kept.find(StatePlan("run", 6, 2))
-
-
-def test_a_message_without_a_plan_is_refused() -> None:
-    plan = StatePlan("run", 3, 2)
-    assert plan_in({**plan.to_config()}, "Alone") == plan
-    with pytest.raises(SettingsError, match="this client needs the strategy Alone at the server"):
-        plan_in({"round": 3}, "Alone")
