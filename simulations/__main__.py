@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from simulations.comparison.commands import compare, report, sweep
+from simulations.plan_command import plan
 from simulations.setting_groups import (
     PAPER,
     UNSET,
@@ -203,6 +204,7 @@ app.command(name="run")(_with_setting_options(_run))
 app.command(name="compare")(compare)
 app.command(name="sweep")(sweep)
 app.command(name="report")(report)
+app.command(name="plan")(plan)
 
 
 @app.command(name="export")
