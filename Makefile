@@ -17,7 +17,7 @@ CODE := adasplit_flwr zerofl_flwr strategies simulations tests
 export FLWR_TELEMETRY_ENABLED := 0
 
 .DEFAULT_GOAL := help
-.PHONY: help which-python venv-package install demo test lint check bench format format-check ruff types clean
+.PHONY: help which-python venv-package install demo compare-small test lint check bench format format-check ruff types clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -45,6 +45,9 @@ $(INSTALLED): pyproject.toml constraints.txt
 
 demo: install ## Train ZeroFL on the embedded digits with 100 virtual clients on Ray
 	$(BIN)/lean-flwr run --config simulations/conf/zerofl-digits.toml --out runs/demo --overwrite
+
+compare-small: install ## Compare both methods with what they have to beat, on the embedded digits
+	$(BIN)/lean-flwr compare simulations/conf/compare-small-grid.toml --jobs 2 --out runs/compare-small
 
 test: install ## Run the tests
 	$(BIN)/python -m pytest
