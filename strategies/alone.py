@@ -97,9 +97,13 @@ class Alone(CheckedFedAvg):
             self.rounds.trained(reply.member.partition_id, server_round)
         return self.model.arrays
 
+    def lost_among(self, failures: Sequence[Failure]) -> list[int]:
+        """Return who has lost its network."""
+        return self.rounds.lost_among(failures)
+
     def note_failures(self, server_round: int, failures: Sequence[Failure]) -> int:
         """Let clients begin again that have lost their network."""
-        lost = self.rounds.lost_among(failures)
+        lost = self.lost_among(failures)
         for client in lost:
             log(
                 WARNING,

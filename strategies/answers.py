@@ -116,6 +116,7 @@ def judge(
     *,
     min_replies: int,
     on_failure: str,
+    restarts: int = 0,
 ) -> None:
     """Log what is refused, and end the run where it cannot, or is not to, go on.
 
@@ -131,6 +132,8 @@ def judge(
         How many good ones a round needs.
     on_failure : str
         ``"skip"``, or ``"raise"`` to end the run for any failure.
+    restarts : int
+        How many of the others begin again: each may make up for a reply that is missing next time.
 
     Raises
     ------
@@ -142,7 +145,7 @@ def judge(
     reasons = "; ".join(refusal.reason for refusal in refusals)
     if refusals and on_failure == "raise":
         raise RoundFailedError(f"round {server_round}: {reasons}")
-    if good < min_replies:
+    if good + restarts < min_replies:
         raise RoundFailedError(
             f"round {server_round}: {good} good replies, {min_replies} needed. {reasons}"
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from logging import WARNING
 
 from flwr.common import (
     EvaluateIns,
@@ -14,12 +15,13 @@ from flwr.common import (
     ndarrays_to_parameters,
     parameters_to_ndarrays,
 )
+from flwr.common.logger import log
 from flwr.server.client_manager import ClientManager
 from flwr.server.client_proxy import ClientProxy
 from flwr.server.strategy import Strategy
 
 from strategies.alone import Alone
-from strategies.answers import judge, name_missing, sort_replies
+from strategies.answers import Refusal, judge, name_missing, sort_replies
 from strategies.checked_fedavg import CheckedFedAvg
 from strategies.client_tests import ClientTestReport, read_tests
 from strategies.cohort import Cohort
@@ -60,7 +62,9 @@ class Baseline(Strategy):
     last_round : int, optional
         And in this one.
     min_replies : int
-        Good replies that a round needs.
+        Good replies that a round needs. Where clients that have lost what they keep (those of
+        `Scaffold`, `Alone`) could make up for what is missing, the model stays as it is, the good
+        replies are refused, and the run goes on with these clients beginning again.
     on_failure : str
         ``"skip"``, or ``"raise"`` to end the run for any failure.
     seed : int
@@ -176,25 +180,31 @@ class Baseline(Strategy):
         Raises
         ------
         RoundFailedError
-            If fewer than ``min_replies`` replies are good, if any failed under
-            ``on_failure="raise"``, if the strategy makes no model, or one that is not finite.
+            If fewer than ``min_replies`` replies are good, also with those of clients that begin
+            again next time; if any failed under ``on_failure="raise"``; if the strategy makes no
+            model, or one that is not finite.
         """
         replies, refusals = sort_replies(results, failures)
         good, refused = split_checked(replies, lambda reply: self._check(server_round, reply))
         refusals = name_missing(self._asked, good, [*refusals, *refused])
+        own = self.strategy if isinstance(self.strategy, CheckedFedAvg) else None
         judge(
             server_round,
             len(good),
             refusals,
             min_replies=self._min_replies,
             on_failure=self._on_failure,
+            restarts=len(own.lost_among(failures)) if own else 0,
         )
+        if len(good) < self._min_replies:
+            left = self._left_out(server_round, good)
+            good, refused, refusals = [], [*refused, *left], [*refusals, *left]
         untaken = [*failures, *(RoundFailedError(refusal.reason) for refusal in refused)]
         parameters, metrics = self.strategy.aggregate_fit(
             server_round, [(reply.member, reply.result) for reply in good], untaken
         )
         parameters = self._finished(server_round, parameters, good, len(untaken))
-        restarts = self.strategy.restarts if isinstance(self.strategy, CheckedFedAvg) else 0
+        restarts = own.restarts if own else 0
         clients = client_reports(good, refusals, self._meter)
         report = BaselineRoundReport(server_round, clients, restarts)
         self._meter, self._asked = Meter(), []  # the meter holds the messages that went down
@@ -259,11 +269,26 @@ class Baseline(Strategy):
         check_round_told(reply.result.metrics, server_round, str(reply.member), required=False)
         check_model(reply, self._model.specs, self._model.names)
 
+    def _left_out(self, server_round: int, good: Sequence[Reply]) -> list[Refusal]:
+        """Refuse the good replies of a round that has too few of them."""
+        few = f"{len(good)} good replies, {self._min_replies} needed"
+        log(
+            WARNING,
+            "round %d: %s: the model stays as it is, until clients have begun again",
+            server_round,
+            few,
+        )
+        return [
+            Refusal(reply.member.partition_id, f"{reply.member}: left out: {few}") for reply in good
+        ]
+
     def _finished(
         self, server_round: int, parameters: Parameters | None, good: Sequence[Reply], failed: int
     ) -> Parameters:
         """Bring a strategy's new model to the model's dtypes, and see that it is finite."""
         name, model = type(self.strategy).__name__, self._model
+        if not good:  # there are clients that begin again
+            return ndarrays_to_parameters(model.arrays)
         if parameters is None:
             raise RoundFailedError(
                 f"round {server_round}: {name} made no model of {len(good)} good replies and "

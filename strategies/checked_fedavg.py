@@ -88,6 +88,13 @@ class CheckedFedAvg(FedAvg, ABC):
             If it would not be finite; nothing has changed then.
         """
 
+    def lost_among(self, failures: Sequence[Failure]) -> list[int]:
+        """Return the failed clients that have lost what they keep, and are to begin again.
+
+        Nothing changes yet. In most strategies clients keep nothing, and so lose nothing.
+        """
+        return []
+
     def note_failures(self, server_round: int, failures: Sequence[Failure]) -> int:
         """Hear of who failed, once the good replies are taken; most strategies need not.
 

@@ -185,9 +185,13 @@ class Scaffold(CheckedFedAvg):
             self.rounds.trained(client, server_round)
         return arrays
 
+    def lost_among(self, failures: Sequence[Failure]) -> list[int]:
+        """Return who has lost its control variate."""
+        return self.rounds.lost_among(failures)
+
     def note_failures(self, server_round: int, failures: Sequence[Failure]) -> int:
         """Begin all control variates again if a client has lost its own."""
-        lost = self.rounds.lost_among(failures)
+        lost = self.lost_among(failures)
         for client in lost:
             log(
                 WARNING,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from simulations.baselines import BaselineClient
 from simulations.data import load_data
 from simulations.export import export_network
 from simulations.preflight import check
+from simulations.recorder import Recorder
 from simulations.report import write_plots
 from simulations.run_models import plain_model
 from simulations.run_name import read_run_name
@@ -240,15 +242,53 @@ def test_a_client_that_fails_is_in_the_tables_and_the_round_goes_on(
 
 
 @pytest.mark.parametrize("strategy", ["scaffold", "alone"])
-def test_a_client_that_has_lost_what_it_keeps_is_counted(tmp_path: Path, strategy: str) -> None:
-    settings = small(strategy=strategy, clients_per_round=6, rounds=3)
+@pytest.mark.parametrize(
+    ("lost", "min_replies", "failures"), [([4], 1, 1), ([4], 6, 6), (range(6), 1, 6)]
+)
+def test_clients_that_have_lost_what_they_keep_begin_again(
+    tmp_path: Path, strategy: str, lost: Sequence[int], min_replies: int, failures: int
+) -> None:
+    settings = small(strategy=strategy, clients_per_round=6, rounds=3, min_replies=min_replies)
     with stopped_after(1), pytest.raises(Stopped):
         run(settings, tmp_path / "run")
     name = read_run_name(tmp_path / "run")
-    shutil.rmtree(tmp_path / "run" / "clients" / name / "client-4")
-    rounds = pd.read_csv(resume(tmp_path / "run") / "rounds.csv")
-    assert rounds["failures"].tolist() == [0, 1, 0]
-    assert rounds["restarts"].tolist() == [0, 1, 0]
+    for client in lost:
+        shutil.rmtree(tmp_path / "run" / "clients" / name / f"client-{client}")
+    folder = resume(tmp_path / "run")
+    rounds = pd.read_csv(folder / "rounds.csv")
+    assert rounds["failures"].tolist() == [0, failures, 0]
+    assert rounds["restarts"].tolist() == [0, len(lost), 0]
+    second = pd.read_csv(folder / "clients.csv").query("round == 2").set_index("partition_id")
+    for client in lost:
+        assert (
+            f"client {client} of run {name}: the state of round 1 is lost"
+            in (second["failure"][client])
+        )
+    left_out = second["failure"].str.contains("left out: 5 good replies, 6 needed", na=False)
+    assert left_out.sum() == failures - len(lost)
+
+
+@pytest.mark.parametrize("strategy", ["scaffold", "alone"])
+def test_a_run_goes_on_when_all_states_go_while_it_runs(tmp_path: Path, strategy: str) -> None:
+    settings = small(strategy=strategy, clients_per_round=6)
+    whole = Recorder.finish_round
+
+    def finish_and_lose(recorder: Recorder, number: int, *arguments: Any) -> None:
+        whole(recorder, number, *arguments)
+        if number == 2:
+            shutil.rmtree(tmp_path / "run" / "clients")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Recorder, "finish_round", finish_and_lose)
+        folder = run(settings, tmp_path / "run")
+    rounds = pd.read_csv(folder / "rounds.csv").set_index("round")
+    assert rounds["restarts"].tolist() == rounds["failures"].tolist() == [0, 0, 6, 0]
+    # In round 3 there is no new model; those who train alone are tested with the common start.
+    losses = rounds["loss"].tolist()
+    assert (losses[2] == pytest.approx(losses[1])) == (strategy == "scaffold")
+    trained = pd.read_csv(folder / "tests.csv").groupby("round")["trained"].any()
+    assert trained.tolist() == [True, True, strategy == "scaffold", True]
+    assert np.isfinite(losses).all()
 
 
 @pytest.mark.parametrize(

@@ -152,6 +152,12 @@ def test_a_round_goes_on_while_enough_replies_are_good(
     with pytest.raises(RoundFailedError, match="round 3: client 2: ill; client 4: NaN"):
         judge(3, 2, refusals, min_replies=2, on_failure="raise")
     judge(3, 2, [], min_replies=2, on_failure="raise")
+    # Clients that begin again may make up for what is missing.
+    judge(3, 0, refusals, min_replies=2, on_failure="skip", restarts=2)
+    with pytest.raises(RoundFailedError, match="round 3: 0 good replies, 2 needed"):
+        judge(3, 0, refusals, min_replies=2, on_failure="skip", restarts=1)
+    with pytest.raises(RoundFailedError, match="round 3: client 2: ill"):
+        judge(3, 0, refusals, min_replies=2, on_failure="raise", restarts=2)
 
 
 @pytest.mark.parametrize("value", [None, True, 2.0, "2", 0, 6])
