@@ -119,7 +119,7 @@ def c3_scores(
     budgets : Budgets, optional
         Default: the largest among the methods.
     names : sequence of str, optional
-        The methods' names, for errors; default: their places, from 1.
+        The methods' names, so that an error says whose figures it is about.
 
     Returns
     -------
@@ -129,18 +129,23 @@ def c3_scores(
     Raises
     ------
     SettingsError
-        As `c3_score`; the method is named.
+        As `c3_score`; with `names`, the method is named.
     """
     known = (budgets or Budgets()).for_methods(bandwidth, compute)
-    scores = [
-        c3_score(
-            *figures,
-            bandwidth_budget=known.bandwidth or 0.0,
-            compute_budget=known.compute or 0.0,
-            temperature=known.temperature,
-        )
-        for figures in zip(accuracy, bandwidth, compute, strict=True)
-    ]
+    scores = []
+    for place, figures in enumerate(zip(accuracy, bandwidth, compute, strict=True)):
+        try:
+            score = c3_score(
+                *figures,
+                bandwidth_budget=known.bandwidth or 0.0,
+                compute_budget=known.compute or 0.0,
+                temperature=known.temperature,
+            )
+        except SettingsError as error:
+            if names is None:
+                raise
+            raise SettingsError(f"method {names[place]!r}: {error}") from error
+        scores.append(score)
     return np.array(scores, dtype=np.float64)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -32,6 +33,7 @@ class Journal:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._columns: dict[str, list[str]] = {}
 
     def append_initial(self, row: Row) -> None:
         """Add the test of the initial model, round 0, which only ``rounds.csv`` holds."""
@@ -66,13 +68,26 @@ class Journal:
         )
 
     def _append(self, table: str, rows: Sequence[Row]) -> None:
-        path = self._folder / f"{table}.csv"
         if not rows:
             return
-        frame, is_new = pd.DataFrame(rows), not path.exists()
-        if not is_new:  # an older version may have begun the run, with fewer columns
-            frame = frame.reindex(columns=pd.read_csv(path, nrows=0).columns)
-        frame.to_csv(path, mode="a", index=False, header=is_new)
+        path = self._folder / f"{table}.csv"
+        is_new = not path.exists()
+        if is_new:
+            self._columns[table] = list(rows[0])
+        elif table not in self._columns:  # a resumed run, which an older version may have begun
+            self._columns[table] = list(pd.read_csv(path, nrows=0).columns)
+        # Not pandas, which takes several times as long for a few rows: runs may have 10,000 rounds.
+        with path.open("a", encoding="utf-8", newline="") as file:
+            names = self._columns[table]
+            writer = csv.DictWriter(file, names, extrasaction="ignore", lineterminator="\n")
+            if is_new:
+                writer.writeheader()
+            writer.writerows({name: _cell(value) for name, value in row.items()} for row in rows)
+
+
+def _cell(value: Any) -> Any:
+    """Leave a cell empty where there is no number."""
+    return None if isinstance(value, float) and math.isnan(value) else value
 
 
 def _keep_lines(path: Path, keep: Callable[[str], bool], *, header: bool) -> None:

@@ -1,4 +1,4 @@
-"""How accurate a run was in the end: its mean, its best round, and client by client."""
+"""How accurate a run was in the end: its last tests, its best one, and client by client."""
 
 from __future__ import annotations
 
@@ -7,24 +7,41 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from simulations.comparison.costs import runs_of
-from simulations.run_files import numbers, read_table
+from simulations.comparison.tested import client_tests
+from simulations.run_files import numbers
 
 CLIENT_COLUMNS = ("method", "client", "seeds", "accuracy", "spread")
 
 
-def mean_accuracy(rounds: pd.DataFrame, after: int, until: int) -> float:
-    """Return the mean accuracy in percent of the trained rounds in (after, until], or NaN."""
+def accuracies_of_tests(rounds: pd.DataFrame) -> NDArray[np.float64]:
+    """Return the accuracies in percent of the trained rounds that were tested, in their order."""
     number, accuracy = numbers(rounds, "round"), numbers(rounds, "accuracy")
-    inside = (number > max(after, 0)) & (number <= until) & np.isfinite(accuracy)
-    return 100 * float(accuracy[inside].mean()) if inside.any() else float("nan")
+    return 100 * accuracy[(number > 0) & np.isfinite(accuracy)]
 
 
-def best_accuracy(rounds: pd.DataFrame) -> float:
-    """Return the best trained round's accuracy in percent, or NaN."""
-    accuracy = numbers(rounds, "accuracy")[numbers(rounds, "round") > 0]
-    return 100 * float(np.nanmax(accuracy)) if np.isfinite(accuracy).any() else float("nan")
+def mean_of_last(accuracies: NDArray[np.float64], last: int, before: int = 0) -> float:
+    """Return the mean over the last tests, apart from `before` later ones.
+
+    Parameters
+    ----------
+    accuracies : NDArray[np.float64]
+        One a test, shape (N,).
+    last : int
+        How many count, at least 1; of fewer, all that there are.
+    before : int, optional
+        How many at the end are left out.
+
+    Returns
+    -------
+    float
+        NaN if no test is left.
+    """
+    end = max(accuracies.size - before, 0)
+    chosen = accuracies[max(end - last, 0) : end]
+    return float(chosen.mean()) if chosen.size else float("nan")
 
 
 def spread(values: Sequence[float]) -> float:
@@ -40,14 +57,14 @@ def client_table(runs: Mapping[str, Sequence[Path]], last: int) -> pd.DataFrame:
     runs : Mapping[str, Sequence[Path]]
         Per method its run folders, one a seed. Those without ``tests.csv`` are left out.
     last : int
-        How many rounds at the end count.
+        How many of a run's tests count, from its end.
 
     Returns
     -------
     pandas.DataFrame
         The columns of `CLIENT_COLUMNS`: `client` is the partition id, `accuracy` in percent the
-        mean over the client's tests, then over seeds; `spread` its sample standard deviation over
-        seeds, NaN for one seed.
+        mean over the client's part in these tests, then over seeds; `spread` its sample standard
+        deviation over seeds, NaN for one seed.
 
     Raises
     ------
@@ -65,12 +82,11 @@ def client_table(runs: Mapping[str, Sequence[Path]], last: int) -> pd.DataFrame:
 
 
 def _by_client(folder: Path, last: int) -> dict[int, float]:
-    """Return the mean accuracy in percent over the last rounds by partition id."""
-    table = read_table(folder / "tests.csv", ("round", "partition_id", "accuracy"))
-    rounds = read_table(folder / "rounds.csv", ("round",))
-    if table is None or rounds is None:
+    """Return the mean accuracy in percent over the last tests by partition id."""
+    known = client_tests(folder)
+    if known is None:
         return {}
-    table = table[numbers(table, "round") > numbers(rounds, "round").max() - last]
-    known = table[np.isfinite(numbers(table, "accuracy")) & table["partition_id"].notna()]
-    means = 100 * known.groupby("partition_id")["accuracy"].mean()
-    return {int(client): float(value) for client, value in means.items()}
+    counted = known[known["round"].isin(np.unique(known["round"])[-last:])]
+    means = 100 * counted.groupby("partition_id")["accuracy"].mean()
+    clients = means.index.to_numpy(dtype=np.int64).tolist()
+    return dict(zip(clients, means.to_numpy(dtype=np.float64).tolist(), strict=True))

@@ -11,7 +11,6 @@ from rich.console import Console
 from rich.markup import escape
 
 from simulations.c3 import TEMPERATURE, Budgets
-from simulations.comparison.grid import read_grid
 from zerofl_flwr.errors import SettingsError
 
 # Pandas and matplotlib take a while to import: what needs them is imported where it is called.
@@ -104,28 +103,44 @@ def report(
     dataset: Annotated[
         str | None, typer.Option(help="With --grid: the data set that its runs were given.")
     ] = None,
-    last_rounds: Annotated[
+    last_tests: Annotated[
         int | None,
-        typer.Option(help="Without --grid: rounds that accuracy is averaged over; default: 1."),
+        typer.Option(
+            help="Without --grid: tests at a run's end that accuracy is averaged over; default: 1."
+        ),
+    ] = None,
+    tests: Annotated[
+        str | None,
+        typer.Option(
+            help="Without --grid: whose tests accuracy is of: recorded, as each run has it, or "
+            "clients, the mean over the clients' own; default: recorded."
+        ),
     ] = None,
     bandwidth_budget: _Bandwidth = None,
     compute_budget: _Compute = None,
     temperature: _Temperature = TEMPERATURE,
 ) -> None:
     """Write tables, pictures and one page, to be read offline, about finished runs."""
+    from simulations.comparison.grid import read_grid
     from simulations.comparison.methods import finished_methods, found_methods
     from simulations.comparison.report import write_report
+    from simulations.comparison.tested import RECORDED, checked_tests
 
     budgets = Budgets(bandwidth_budget, compute_budget, temperature)
     folders, out = [folder.absolute() for folder in runs], out.absolute()
     if grid is None:
         if dataset is not None:
             raise SettingsError("--dataset belongs to --grid; runs know what they were given")
-        found = found_methods(folders, 1 if last_rounds is None else last_rounds)
+        found = found_methods(
+            folders,
+            1 if last_tests is None else last_tests,
+            RECORDED if tests is None else checked_tests(tests),
+        )
         title = "Comparison"
     else:
-        if last_rounds is not None:
-            raise SettingsError(f"--last-rounds does not go with --grid; set it in {grid}")
+        for option, value in (("--last-tests", last_tests), ("--tests", tests)):
+            if value is not None:
+                raise SettingsError(f"{option} does not go with --grid; set it in {grid}")
         if len(folders) != 1:
             raise SettingsError(f"--grid goes with one folder of runs, not {len(folders)}")
         found = finished_methods(read_grid(grid, folders[0], dataset))
@@ -145,6 +160,7 @@ def _run_and_report(
     is_sweep: bool,
 ) -> None:
     """Run a grid, and end with exit code 1 when a run failed."""
+    from simulations.comparison.grid import read_grid
     from simulations.comparison.methods import finished_methods
     from simulations.comparison.report import write_report
     from simulations.comparison.running import run_grid

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from simulations.run_files import numbers, read_table
 from zerofl_flwr.errors import DataError
+from zerofl_flwr.memory import MEMORY
 
 CLIENT_OPS = "client_ops"
 _COUNTED = ("uplink_bytes_counted", "downlink_bytes_counted")
@@ -89,6 +90,19 @@ def client_costs(folder: Path) -> tuple[float, float, float]:
         float(numbers(clients, "downlink_bytes").mean()),
         float(numbers(good, "train_seconds").mean()),
     )
+
+
+def client_memory(folder: Path) -> float:
+    """Return the most megabytes that a client's process took; NaN where no client told.
+
+    Raises
+    ------
+    DataError
+        If ``clients.csv`` is missing.
+    """
+    clients = required_table(folder, "clients.csv", ())
+    told = numbers(clients, MEMORY) if MEMORY in clients else np.array([])
+    return float(max(told[np.isfinite(told)], default=np.nan))
 
 
 def summed_up(rounds: pd.DataFrame, *columns: str) -> NDArray[np.float64]:

@@ -11,8 +11,9 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from simulations.comparison.costs import CLIENT_OPS, required_table, runs_of, summed_up
+from simulations.comparison.costs import CLIENT_OPS, runs_of, summed_up
 from simulations.comparison.named_figure import add_legend, figure_with_legend, wrapped
+from simulations.comparison.tested import RECORDED, Tests, read_rounds
 from simulations.plot_style import label, line_styles, marker, whole_numbers
 from simulations.run_files import BYTES_PER_MEGABYTE, numbers
 from zerofl_flwr.errors import DataError, SettingsError
@@ -45,7 +46,12 @@ AXES: Mapping[By, Axis] = {
 }
 
 
-def compare_accuracy(runs: Mapping[str, Sequence[Path]], by: By) -> Figure:
+def compare_accuracy(
+    runs: Mapping[str, Sequence[Path]],
+    by: By,
+    methods: Sequence[str] = (),
+    tests: Tests = RECORDED,
+) -> Figure:
     """Draw test accuracy per method: the mean over its runs, and a band from lowest to highest.
 
     Parameters
@@ -56,6 +62,11 @@ def compare_accuracy(runs: Mapping[str, Sequence[Path]], by: By) -> Figure:
         The x axis: the round, the megabytes (10^6 bytes) up and down, the clients' multiply-adds
         (in T, 10^12) or their training seconds; the latter three summed over clients and rounds so
         far, as a mean over the runs.
+    methods : sequence of str, optional
+        All methods of a report: each has the colour of its place here, also where others are not
+        drawn. Default: those of `runs`.
+    tests : {"recorded", "clients"}, optional
+        Whose accuracy: as the rounds have it, or the mean over the clients' own tests.
 
     Returns
     -------
@@ -74,8 +85,11 @@ def compare_accuracy(runs: Mapping[str, Sequence[Path]], by: By) -> Figure:
         raise SettingsError(f"by must be one of {', '.join(AXES)}, not {by!r}")
     figure = figure_with_legend(runs)
     axes = figure.subplots()
-    for (method, folders), (color, dash) in zip(runs.items(), line_styles(len(runs)), strict=True):
-        x, accuracy = _aligned(method, folders, by)
+    places = list(methods or runs)
+    styles = dict(zip(places, line_styles(len(places)), strict=True))
+    for method, folders in runs.items():
+        color, dash = styles[method]
+        x, accuracy = _aligned(method, folders, by, tests)
         dot = marker(x.size)
         mean = accuracy.mean(axis=0)
         axes.plot(x, mean, color=color, linestyle=dash, marker=dot, ms=3.5, label=wrapped(method))
@@ -93,21 +107,31 @@ def compare_accuracy(runs: Mapping[str, Sequence[Path]], by: By) -> Figure:
 
 
 def _aligned(
-    method: str, folders: Sequence[Path], by: By
+    method: str, folders: Sequence[Path], by: By, tests: Tests
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return x of shape (N,), a mean over runs, and accuracy in percent of shape (runs, N)."""
-    curves = [_curve(folder, by) for folder in runs_of(method, folders)]
-    shared = sorted(set.intersection(*(set(curve) for curve in curves)))
+    curves = [_curve(folder, by, tests) for folder in runs_of(method, folders)]
+    shared = _shared(curves)
     if not shared:
         raise DataError(f"method {method!r}: there is no round that all of its runs evaluated")
     points = np.array([[curve[number] for number in shared] for curve in curves])
     return points[:, :, 0].mean(axis=0), points[:, :, 1]
 
 
-def _curve(folder: Path, by: By) -> dict[int, tuple[float, float]]:
+def has_curve(folders: Sequence[Path], tests: Tests = RECORDED) -> bool:
+    """Say whether there is a round that all of a method's runs evaluated."""
+    return bool(_shared([_curve(folder, "round", tests) for folder in folders]))
+
+
+def _shared(curves: Sequence[Mapping[int, object]]) -> list[int]:
+    """Return the rounds that all curves have, ascending."""
+    return sorted(set.intersection(*(set(curve) for curve in curves)))
+
+
+def _curve(folder: Path, by: By, tests: Tests) -> dict[int, tuple[float, float]]:
     """Return (x, accuracy in percent) by evaluated round."""
     axis = AXES[by]
-    table = required_table(folder, "rounds.csv", ("round", "accuracy", *axis.columns))
+    table = read_rounds(folder, tests, axis.columns)
     number, accuracy = numbers(table, "round"), numbers(table, "accuracy")
     x = summed_up(table, *axis.columns) / axis.unit if axis.columns else number
     return {

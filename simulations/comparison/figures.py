@@ -5,6 +5,8 @@ Each function returns a figure, or None when the table has no data for it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -18,7 +20,7 @@ from simulations.comparison.named_figure import (
     figure_with_legend,
     wrapped,
 )
-from simulations.comparison.summary import C3, DOWNLINK, UPLINK
+from simulations.comparison.summary import C3, TRAFFIC
 from simulations.plot_style import DISTINCT, Color, label, line_styles, whole_numbers
 from simulations.run_files import numbers
 
@@ -57,7 +59,7 @@ def trade_off(summary: pd.DataFrame) -> Figure | None:
     No other method is at least as accurate with less traffic than one on the line. Bars are the
     standard deviation over seeds.
     """
-    megabytes = _MEGABYTES_PER_GIGABYTE * (numbers(summary, UPLINK) + numbers(summary, DOWNLINK))
+    megabytes = _MEGABYTES_PER_GIGABYTE * numbers(summary, TRAFFIC)
     accuracy, deviation = numbers(summary, "accuracy"), numbers(summary, "spread")
     known = np.isfinite(megabytes) & np.isfinite(accuracy)
     if not known.any():
@@ -97,24 +99,31 @@ def trade_off(summary: pd.DataFrame) -> Figure | None:
     return figure
 
 
-def client_accuracy(clients: pd.DataFrame) -> Figure | None:
+def client_accuracy(clients: pd.DataFrame, methods: Sequence[str] = ()) -> Figure | None:
     """Draw each client's accuracy, by method.
 
     Up to twenty clients have a place each, with the standard deviation over seeds as bars; of more,
     each method's clients are sorted from the least accurate to the most.
+
+    Parameters
+    ----------
+    clients : pandas.DataFrame
+        The table of clients.
+    methods : sequence of str, optional
+        All methods of a report: each has the colour of its place here, also where others' clients
+        do not test. Default: those of the table.
     """
     if clients.empty:
         return None
     ids = np.unique(clients["client"].to_numpy(dtype=np.int64))
-    methods = list(clients.groupby("method", sort=False))
+    groups = {str(method): rows for method, rows in clients.groupby("method", sort=False)}
     many = ids.size > MOST_CLIENTS
-    figure = figure_with_legend([method for method, _ in methods])
+    figure = figure_with_legend(groups)
     axes = figure.subplots()
-    styles = zip(_points(len(methods)), line_styles(len(methods)), strict=True)
-    shifts = _shifts(len(methods))
-    for (method, rows), ((color, shape), (_, dash)), shift in zip(
-        methods, styles, shifts, strict=True
-    ):
+    places = list(methods or groups)
+    points, lines = _points(len(places)), line_styles(len(places))
+    for (method, rows), shift in zip(groups.items(), _shifts(len(groups)), strict=True):
+        (color, shape), (_, dash) = points[places.index(method)], lines[places.index(method)]
         name, accuracy = wrapped(method), numbers(rows, "accuracy")
         if many:
             share = 100 * (np.arange(accuracy.size) + 0.5) / accuracy.size

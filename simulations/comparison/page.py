@@ -14,32 +14,47 @@ import pandas as pd
 
 from simulations.c3 import Budgets
 from simulations.comparison.methods import Comparison, Method
-from simulations.comparison.summary import C3, COUNTED_C3, DOWNLINK, UPLINK, used
-from simulations.comparison.sweep import value_text
+from simulations.comparison.summary import (
+    C3,
+    COMPUTE,
+    COUNTED,
+    COUNTED_C3,
+    DOWNLINK,
+    FORWARD,
+    MEMORY,
+    TOTAL_COMPUTE,
+    TOTAL_FORWARD,
+    TRAFFIC,
+    UPLINK,
+    used,
+)
+from simulations.comparison.sweep import setting_text
+from simulations.comparison.tested import CLIENTS
 from simulations.markdown import cell_text
 
 _TEMPLATE = "page.html"
 _MOST_CLIENTS = 20  # of more, the picture says more than a table
-_PATHS = ("dataset", "state-dir")
 _COLUMNS: Mapping[str, str] = {
     "seeds": "Finished runs.",
-    "rounds": "Rounds of a run.",
     "accuracy": "Test accuracy at the end, in percent, a mean over seeds.",
     "spread": "Its sample standard deviation over seeds, in points.",
-    "previous": "As accuracy, over as many rounds just before: whether a run has levelled.",
-    "best": "Accuracy of the best round, in percent, a mean over seeds.",
+    "best": "Accuracy of the best test, in percent, a mean over seeds.",
     "lowest client": "Accuracy of the client that has the lowest, in percent.",
     C3: "Accuracy, discounted by traffic and client compute; see below.",
+    TRAFFIC: "10^9 bytes of serialized training messages, both ways, all clients, whole run.",
+    COMPUTE: "10^12 multiply-adds of all clients, whole run, backward passes too.",
+    TOTAL_COMPUTE: "The same with the server's.",
+    "rounds": "Rounds of a run.",
+    "previous": "As accuracy, over as many tests just before: whether a run has levelled.",
     "uplink MB per client and round": "10^6 bytes of a client's serialized training messages.",
     "downlink MB per client and round": "The same towards the client.",
     "client seconds per round": "A client's training time in a round.",
-    UPLINK: "10^9 bytes, all clients, whole run, without tests.",
+    MEMORY: "10^6 bytes of memory that a client's process took at most.",
+    UPLINK: "10^9 bytes from all clients, whole run, without tests.",
     DOWNLINK: "The same towards the clients.",
-    "client T multiply-adds": "10^12 multiply-adds of all clients, whole run, backward passes too.",
-    "total T multiply-adds": "The same with the server's.",
-    "counted GB": "Both ways as AdaSplit's authors count: 4 bytes a number that is not zero.",
-    "client T multiply-adds forward": "Of forward passes alone, as AdaSplit's authors count.",
-    "total T multiply-adds forward": "The same with the server's.",
+    COUNTED: "Both ways as AdaSplit's authors count: 4 bytes a number that is not zero.",
+    FORWARD: "Of forward passes alone, as AdaSplit's authors count.",
+    TOTAL_FORWARD: "The same with the server's.",
     COUNTED_C3: "C3 of counted GB and forward multiply-adds.",
 }
 
@@ -73,6 +88,7 @@ def write_page(
     clients: pd.DataFrame,
     budgets: Budgets,
     sections: list[Section],
+    traffic: pd.DataFrame | None = None,
 ) -> str:
     """Return the page.
 
@@ -90,6 +106,8 @@ def write_page(
         Of the C3-Score.
     sections : list of Section
         The pictures; a section without any is left out.
+    traffic : pandas.DataFrame, optional
+        Megabytes by method and category, which the page shows without columns of zeros.
 
     Returns
     -------
@@ -115,7 +133,8 @@ def write_page(
     return environment.from_string(source).render(
         title=title,
         notes=comparison.notes,
-        last_rounds=comparison.last_rounds,
+        last_tests=comparison.last_tests,
+        of_clients=comparison.tests == CLIENTS,
         methods=len(comparison.methods),
         runs=sum(len(method.runs) for method in comparison.methods),
         columns=[str(column) for column in summary.columns],
@@ -124,6 +143,7 @@ def write_page(
         c3=_c3_text(summary, budgets),
         sections=shown,
         clients=_client_rows(clients),
+        traffic=_traffic_rows(traffic),
         shared=shared,
         differing=differing,
     )
@@ -175,6 +195,14 @@ def _client_rows(clients: pd.DataFrame) -> dict[str, object] | None:
     return {"columns": ["method", *(f"client {client}" for client in ids)], "rows": rows}
 
 
+def _traffic_rows(traffic: pd.DataFrame | None) -> dict[str, object] | None:
+    """Return columns and rows; None for none."""
+    if traffic is None or traffic.empty:
+        return None
+    shown = [c for c in traffic.columns if c == "method" or (traffic[c] > 0).any()]
+    return {"columns": shown, "rows": _rows(traffic[shown])}
+
+
 def _accuracy_cell(accuracy: float, deviation: float) -> _Cell:
     if math.isnan(accuracy):
         return _Cell("", "")
@@ -187,7 +215,7 @@ def _settings(methods: list[Method]) -> tuple[dict[str, str], dict[str, object]]
     keys = sorted({key for method in methods for key in method.settings})
     texts = {
         method.name: {
-            key: _setting_text(key, method.settings[key]) if key in method.settings else "–"
+            key: setting_text(key, method.settings[key]) if key in method.settings else "–"
             for key in keys
         }
         for method in methods
@@ -197,11 +225,3 @@ def _settings(methods: list[Method]) -> tuple[dict[str, str], dict[str, object]]
     own = [key for key in keys if key not in shared]
     rows = [[name, *(text[key] for key in own)] for name, text in texts.items()]
     return shared, {"keys": own, "rows": rows}
-
-
-def _setting_text(key: str, value: object) -> str:
-    """Return a value as text; of a local folder its name, wherever it is."""
-    text = value_text(value)
-    if key in _PATHS:
-        return ",".join(Path(p).name if Path(p).is_absolute() else p for p in text.split(","))
-    return text

@@ -12,17 +12,16 @@ from simulations.c3 import Budgets
 from simulations.comparison import figures
 from simulations.comparison.accuracy import client_table
 from simulations.comparison.costs import knows_compute
-from simulations.comparison.curves import AXES, By, compare_accuracy
-from simulations.comparison.grid import slug
+from simulations.comparison.curves import AXES, By, compare_accuracy, has_curve
+from simulations.comparison.grid import ALL, slug
 from simulations.comparison.methods import Comparison
 from simulations.comparison.page import Picture, Section, write_page
+from simulations.comparison.setting_figure import accuracy_by_setting
 from simulations.comparison.summary import summary_table
+from simulations.comparison.traffic import traffic_table
 from simulations.markdown import to_markdown
 from simulations.report import PICTURES
 from zerofl_flwr.errors import DataError
-
-_ALL = "accuracy"
-"""Name of the figure of all methods, which is drawn when a grid asks for none."""
 
 _RUN_PICTURES = {
     "mask_overlap": "how much of the last round's mask is there again",
@@ -34,12 +33,12 @@ _RUN_PICTURES = {
     "client_masks": "overlap of the clients' masks",
 }
 _KEPT_COLUMNS = (
-    *("round", "phase", "accuracy", "trained_accuracy", "loss", "train_loss", "server_loss"),
-    *("picked", "sparsity", "uplink_bytes", "downlink_bytes"),
+    *("round", "phase", "accuracy", "trained_accuracy", "learned_accuracy", "client_accuracy"),
+    *("loss", "train_loss", "server_loss", "picked", "sparsity", "uplink_bytes", "downlink_bytes"),
     *("uplink_bytes_counted", "downlink_bytes_counted"),
     *("client_forward_ops", "client_ops", "server_forward_ops", "server_ops"),
     *("train_seconds", "round_seconds", "nonzero_ratio", "mask_overlap", "mask_density"),
-    "failures",
+    *("failures", "restarts"),
 )
 """Those that a method's rounds have."""
 
@@ -80,7 +79,8 @@ def write_report(
     comparison : Comparison
         The methods. Each of its figures, or one of all methods when it has none, is drawn by round,
         by megabytes, by multiply-adds where they are known, and by seconds, as far as its methods
-        have finished runs. Of each method among its pictures, the first run is drawn.
+        have finished runs that were tested; each of its setting figures once. Of each method among
+        its pictures, the first run is drawn.
     out : Path
         The report's folder; made if needed.
     budgets : Budgets, optional
@@ -92,19 +92,22 @@ def write_report(
     -------
     list of Path
         What was written: ``summary.csv``, ``summary.md``, ``rounds.csv``, ``clients.csv`` where
-        clients test for themselves, pictures, and ``index.html``, which needs no other file.
+        clients test for themselves, ``traffic.csv`` where runs tell, pictures, and ``index.html``,
+        which needs no other file.
 
     Raises
     ------
     LeanFlwrError
-        If there is no method, a table is missing or broken, or a budget cannot be.
+        If there is no method, a table is missing or broken, a budget cannot be, or clients do not
+        test whose tests are asked for.
     """
     if not comparison.methods:
-        raise DataError("no run is finished, so that there is nothing to report")
+        why = "".join(f"; {note}" for note in comparison.notes)
+        raise DataError(f"no run is finished, so that there is nothing to report{why}")
     budgets = budgets or Budgets()
     folders = comparison.folders
-    summary = summary_table(folders, comparison.last_rounds, budgets)
-    clients = client_table(folders, comparison.last_rounds)
+    summary = summary_table(folders, comparison.last_tests, budgets, comparison.tests)
+    clients = client_table(folders, comparison.last_tests)
     out.mkdir(parents=True, exist_ok=True)
     files = _Files(out, [])
     files.table("summary.csv", summary)
@@ -113,13 +116,19 @@ def write_report(
     files.table("rounds.csv", all_rounds(comparison))
     if not clients.empty:
         files.table("clients.csv", clients)
+    traffic = traffic_table(folders)
+    if not traffic.empty:
+        files.table("traffic.csv", traffic)
     sections = [
         Section("Accuracy", _curves(comparison, files)),
+        Section("By setting", _by_setting(comparison, summary, files)),
         Section("What it cost", _costs(summary, files)),
-        Section("Client by client", _clients(clients, files)),
+        Section("Client by client", _clients(clients, list(folders), files)),
         Section("Single runs", _single_runs(comparison, files)),
     ]
-    files.text("index.html", write_page(title, comparison, known, clients, budgets, sections))
+    files.text(
+        "index.html", write_page(title, comparison, known, clients, budgets, sections, traffic)
+    )
     return files.written
 
 
@@ -137,8 +146,11 @@ def all_rounds(comparison: Comparison) -> pd.DataFrame:
 
 
 def _curves(comparison: Comparison, files: _Files) -> list[Picture]:
-    pictures, runs = [], comparison.folders
-    asked = comparison.figures or {_ALL: list(runs)}
+    pictures, tests = [], comparison.tests
+    runs = {
+        name: folders for name, folders in comparison.folders.items() if has_curve(folders, tests)
+    }
+    asked = comparison.figures or {ALL: list(comparison.folders)}
     for name, methods in asked.items():
         chosen = {method: runs[method] for method in methods if method in runs}
         for by in AXES:
@@ -148,17 +160,29 @@ def _curves(comparison: Comparison, files: _Files) -> list[Picture]:
                 if by != "multiply-adds" or all(knows_compute(folder) for folder in folders)
             }
             if drawn:
-                figure = compare_accuracy(drawn, by)
+                figure = compare_accuracy(drawn, by, methods, tests)
                 pictures += files.picture(f"{name}-by-{by}.png", figure, _caption(name, by))
     return pictures
 
 
 def _caption(name: str, by: By) -> str:
-    what = "" if name == _ALL else f"{name}: "
+    what = "" if name == ALL else f"{name}: "
     return (
         f"{what}Test accuracy by {by}. A line is the mean over seeds, its band goes from the "
         "lowest seed to the highest."
     )
+
+
+def _by_setting(comparison: Comparison, summary: pd.DataFrame, files: _Files) -> list[Picture]:
+    pictures, settings = [], {method.name: method.settings for method in comparison.methods}
+    for stem, figure in comparison.setting_figures.items():
+        caption = (
+            f"{stem}: Test accuracy at the end by {figure.setting}. A point is the mean over "
+            "seeds; bars are the standard deviation over seeds."
+        )
+        drawn = accuracy_by_setting(figure, settings, summary)
+        pictures += files.picture(f"{stem}.png", drawn, caption)
+    return pictures
 
 
 def _costs(summary: pd.DataFrame, files: _Files) -> list[Picture]:
@@ -177,9 +201,10 @@ def _costs(summary: pd.DataFrame, files: _Files) -> list[Picture]:
     return bars + traffic
 
 
-def _clients(clients: pd.DataFrame, files: _Files) -> list[Picture]:
+def _clients(clients: pd.DataFrame, methods: list[str], files: _Files) -> list[Picture]:
     caption = "Accuracy of each client at the end, on its own test samples."
-    return files.picture("client-accuracy.png", figures.client_accuracy(clients), caption)
+    figure = figures.client_accuracy(clients, methods)
+    return files.picture("client-accuracy.png", figure, caption)
 
 
 def _single_runs(comparison: Comparison, files: _Files) -> list[Picture]:

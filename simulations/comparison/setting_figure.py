@@ -70,6 +70,38 @@ def sweep_figures(
     return figures
 
 
+def line_points(
+    figure: SettingFigure, settings: Mapping[str, Mapping[str, Any]]
+) -> dict[str, list[tuple[float, str]]]:
+    """Return each line's points, by rising value.
+
+    Parameters
+    ----------
+    figure : SettingFigure
+        What to draw.
+    settings : mapping of str to mapping
+        Per method its settings by kebab-case key. Methods that are not here are left out.
+
+    Returns
+    -------
+    dict of str to list of (float, str)
+        Per line the setting's values, each with its method.
+
+    Raises
+    ------
+    SettingsError
+        If a method has no number there, or two of a line share one.
+    """
+    lines = {
+        name: sorted((_value(figure.setting, settings[m], m), m) for m in methods if m in settings)
+        for name, methods in figure.lines.items()
+    }
+    for name, points in lines.items():
+        if len({value for value, _ in points}) < len(points):
+            raise SettingsError(f"line {name!r} of {figure.setting} has two points at one value")
+    return lines
+
+
 def accuracy_by_setting(
     figure: SettingFigure, settings: Mapping[str, Mapping[str, Any]], summary: pd.DataFrame
 ) -> Figure | None:
@@ -92,21 +124,14 @@ def accuracy_by_setting(
     Raises
     ------
     SettingsError
-        If a method has no number there, or two of a line share one.
+        As `line_points`.
     """
     table = summary.set_index("method")
     known = set(table.index[np.isfinite(numbers(table, "accuracy"))])
-    lines = {
-        name: sorted((_value(figure.setting, settings[m], m), m) for m in methods if m in known)
-        for name, methods in figure.lines.items()
-    }
-    lines = {name: points for name, points in lines.items() if points}
+    tested = {method: own for method, own in settings.items() if method in known}
+    lines = {name: points for name, points in line_points(figure, tested).items() if points}
     if not lines:
         return None
-    for name, points in lines.items():
-        values = [value for value, _ in points]
-        if len(set(values)) < len(values):
-            raise SettingsError(f"line {name!r} of {figure.setting} has two points at one value")
     picture = figure_with_legend(lines)
     axes = picture.subplots()
     styles = line_styles(len(lines))

@@ -9,6 +9,7 @@ from typing import Any
 from zerofl_flwr.errors import SettingsError
 
 SEED = "seed"
+_PATHS = ("dataset", "state-dir")
 
 
 def sweep_methods(
@@ -56,9 +57,18 @@ def sweep_methods(
     return methods
 
 
-def settings_text(settings: dict[str, Any]) -> str:
-    """Name settings in a line: ``"kappa 0.3, mask hard"``."""
-    return ", ".join(f"{key} {value_text(value)}" for key, value in settings.items())
+def settings_text(settings: dict[str, Any], *, short: bool = False) -> str:
+    """Name settings in a line, ``"kappa 0.3, mask hard"``; if `short`, as :func:`setting_text`."""
+    texts = {k: setting_text(k, v) if short else value_text(v) for k, v in settings.items()}
+    return ", ".join(f"{key} {text}" for key, text in texts.items())
+
+
+def setting_text(key: str, value: object) -> str:
+    """Return a value as :func:`value_text`; of a local folder its name, wherever it is."""
+    text = value_text(value)
+    if key not in _PATHS:
+        return text
+    return ",".join(Path(p).name if Path(p).is_absolute() else p for p in text.split(","))
 
 
 def value_text(value: object) -> str:

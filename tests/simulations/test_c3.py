@@ -68,6 +68,13 @@ def test_of_a_budget_of_zero_nothing_may_be_used() -> None:
     )
 
 
+def test_an_error_names_the_method() -> None:
+    with pytest.raises(SettingsError, match=r"^method 'b': compute is 3, but its budget is 0"):
+        c3_scores([0.5, 0.5], [0, 0], [0, 3], Budgets(compute=0), names=["a", "b"])
+    with pytest.raises(SettingsError, match=r"^compute is 3, but its budget is 0"):
+        c3_scores([0.5, 0.5], [0, 0], [0, 3], Budgets(compute=0))
+
+
 def test_a_figure_that_is_not_known_gives_no_score_and_sets_no_budget() -> None:
     nan = math.nan
     scores = c3_scores([0.5, nan, 0.5, 0.5], [1, 1, nan, 2], [3, 3, 3, nan])

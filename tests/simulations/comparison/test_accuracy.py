@@ -5,7 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from simulations.comparison.accuracy import client_table
+from simulations.comparison.accuracy import accuracies_of_tests, client_table, mean_of_last
+from simulations.comparison.tested import read_rounds
 from tests.simulations.finished_runs import add_tests
 from tests.simulations.run_folders import seed_run
 from zerofl_flwr.errors import DataError
@@ -23,6 +24,26 @@ def test_each_client_has_its_mean_over_the_last_tests_and_over_seeds(tmp_path: P
     assert table["accuracy"].tolist() == pytest.approx([70, 50, 30, 50, 80])
     assert table["spread"].tolist()[:2] == pytest.approx([800**0.5, 1800**0.5])
     assert np.isnan(table["spread"].tolist()[2:]).all()
+
+
+def test_the_last_tests_count_however_many_rounds_lie_between(tmp_path: Path) -> None:
+    run = seed_run(tmp_path / "a", [0.1, None, 0.5, None, None, None, 0.75])
+    add_tests(run, [[0.0], [0.5], [0.0], [0.0], [None], [0.75]])
+    tested = accuracies_of_tests(read_rounds(run))
+    assert tested.tolist() == [50, 75]  # round 0 is the untrained model
+    assert client_table({"m": [run]}, last=1)["accuracy"].tolist() == [75]
+    assert client_table({"m": [run]}, last=2)["accuracy"].tolist() == [62.5]
+
+
+@pytest.mark.parametrize(
+    ("last", "before", "mean"),
+    [(1, 0, 40), (2, 0, 35), (9, 0, 25), (2, 2, 15), (3, 3, 10), (2, 4, None), (1, 9, None)],
+)
+def test_a_mean_is_over_the_last_tests_apart_from_later_ones(
+    last: int, before: int, mean: float | None
+) -> None:
+    found = mean_of_last(np.array([10.0, 20.0, 30.0, 40.0]), last, before)
+    assert (None if np.isnan(found) else found) == mean
 
 
 def test_runs_whose_clients_do_not_test_have_no_rows(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import os
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from simulations.settings import RunSettings, read_config
 from tests.simulations.finished_runs import add_compute, write_finished
 from tests.simulations.grids import METHODS, write_grid
 from tests.simulations.small_runs import Stopped, small, stopped_after
+from tests.simulations.small_split_runs import small_split
 from tests.simulations.test_command_line import invoke, without_styles
 from zerofl_flwr.errors import DataError, LeanFlwrError, SettingsError
 
@@ -160,7 +162,7 @@ def test_an_interruption_says_how_to_continue(
 
 
 def test_report_takes_names_from_settings_or_from_a_grid(tmp_path: Path) -> None:
-    content = {"base": "base.toml", "method": METHODS, "last-rounds": 2}
+    content = {"base": "base.toml", "method": METHODS, "last-tests": 2}
     grid, runs = write_grid(tmp_path, content), tmp_path / "runs"
     for cell in read_grid(grid, runs).runs:
         write_finished(cell.folder, cell.settings, [0.1, 0.4, 0.6])
@@ -171,7 +173,7 @@ def test_report_takes_names_from_settings_or_from_a_grid(tmp_path: Path) -> None
     assert summary["seeds"].tolist() == [2, 1]
     assert summary["method"].str.startswith("sparsity ").all()
     assert summary["accuracy"].tolist() == [60, 60]
-    options = ("--last-rounds", 2, "--out", tmp_path / "two")
+    options = ("--last-tests", 2, "--out", tmp_path / "two")
     assert invoke("report", runs / "r-.2-ours", *options).exit_code == 0
     assert pd.read_csv(tmp_path / "two" / "summary.csv")["accuracy"].tolist() == [50]
     assert invoke("report", runs, "--grid", grid, "--out", tmp_path / "named").exit_code == 0
@@ -200,17 +202,56 @@ def test_what_report_cannot_do_is_our_error(tmp_path: Path) -> None:
         return exception
 
     assert "--dataset belongs to --grid" in str(error(runs, "--dataset", "digits"))
-    assert "--last-rounds does not go with --grid; set it in" in str(
-        error(runs, "--grid", grid, "--last-rounds", 3)
-    )
+    for option, value in (("--last-tests", 3), ("--tests", "clients")):
+        refused = error(runs, "--grid", grid, option, value)
+        assert f"{option} does not go with --grid; set it in" in str(refused)
     assert "one folder of runs, not 2" in str(error(runs, runs, "--grid", grid))
-    assert "last-rounds is 0" in str(error(runs, "--last-rounds", 0))
+    assert "last-tests is 0" in str(error(runs, "--last-tests", 0))
+    unknown = str(error(runs, "--tests", "client"))
+    assert unknown.startswith("unknown choice of tests 'client'; did you mean 'clients'?")
+    untested = str(error(runs, "--tests", "clients"))
+    assert untested.startswith("method 'zerofl': ")
+    assert "has no tests.csv" in untested
+    assert "set fraction-evaluate above 0" in untested
     assert "there is no such folder" in str(error(tmp_path / "nowhere"))
     unfinished = error(runs, "--grid", grid)
     assert isinstance(unfinished, DataError)
     assert "no run is finished" in str(unfinished)
     assert not (tmp_path / "out").exists()
     assert invoke("report").exit_code == 2  # typer's own: RUNS... are missing
+
+
+def test_real_runs_stand_beside_each_other_on_their_clients_samples(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recorder_module, "write_plots", lambda folder: [])
+    tiny = {"num_clients": 4, "clients_per_round": 4, "rounds": 3, "validation_fraction": 0.2}
+    chosen = {
+        "zerofl": small(**tiny, evaluate_every=2, fraction_evaluate=1.0),
+        "adasplit": small_split(**tiny, evaluate_every=2),
+    }
+    for name, settings in chosen.items():
+        run(settings, tmp_path / "runs" / name)
+
+    def mean_of_clients(name: str, *rounds: str) -> float:
+        with (tmp_path / "runs" / name / "tests.csv").open(encoding="utf-8") as file:
+            rows = [row for row in csv.DictReader(file) if row["round"] in rounds]
+        assert len(rows) == 4 * len(rounds)
+        return 100 * sum(float(row["accuracy"]) for row in rows) / len(rows)
+
+    options = ("--tests", "clients", "--last-tests", 2)
+    result = invoke("report", tmp_path / "runs", *options, "--out", tmp_path / "own")
+    assert result.exit_code == 0, result.output
+    assert result.output == f"report: {tmp_path}/own/index.html\n"  # and no note
+    summary = pd.read_csv(tmp_path / "own" / "summary.csv").set_index("method")["accuracy"]
+    # ZeroFL's clients test in round 1 too, which is none of its tests.
+    expected = {name: mean_of_clients(name, "2", "3") for name in chosen}
+    assert summary.to_dict() == pytest.approx(expected, rel=1e-5)
+    recorded = invoke("report", tmp_path / "runs", "--out", tmp_path / "recorded")
+    assert "note: the accuracy of zerofl is the server's" in recorded.output
+    table = pd.read_csv(tmp_path / "recorded" / "summary.csv").set_index("method")["accuracy"]
+    assert table["adasplit"] == pytest.approx(mean_of_clients("adasplit", "3"), rel=1e-5)
+    assert table["zerofl"] != pytest.approx(mean_of_clients("zerofl", "3"), rel=1e-5)
 
 
 def test_a_comparison_of_real_processes_finishes_an_interrupted_run(

@@ -7,7 +7,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from simulations.comparison.costs import client_costs, knows_compute, run_totals, summed_up
+from simulations.comparison.costs import (
+    client_costs,
+    client_memory,
+    knows_compute,
+    run_totals,
+    summed_up,
+)
 from tests.simulations.finished_runs import add_columns, add_compute
 from tests.simulations.run_folders import seed_run
 from zerofl_flwr.errors import DataError
@@ -40,6 +46,18 @@ def test_what_was_not_counted_is_not_known(run: Path) -> None:
 def test_costs_of_a_client_are_means_over_good_replies(run: Path) -> None:
     # The failed third reply counts on the way down only.
     assert client_costs(run) == (500_000, 3_000_000, 1.5)
+
+
+def test_memory_is_the_most_that_a_client_told(run: Path) -> None:
+    assert np.isnan(client_memory(run))
+    path = run / "clients.csv"
+    clients = pd.read_csv(path)
+    told = np.full(len(clients), np.nan)
+    clients.assign(client_memory_mb=told).to_csv(path, index=False)
+    assert np.isnan(client_memory(run))
+    told[:3] = [512.5, np.inf, 300]  # infinity is no memory, whoever told it
+    clients.assign(client_memory_mb=told).to_csv(path, index=False)
+    assert client_memory(run) == 512.5
 
 
 def test_columns_are_summed_up_to_each_round_with_gaps_as_zero() -> None:

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from matplotlib.collections import FillBetweenPolyCollection
 
-from simulations.comparison.curves import By, compare_accuracy
-from tests.simulations.finished_runs import add_compute
+from simulations.comparison.curves import By, compare_accuracy, has_curve
+from tests.simulations.finished_runs import add_compute, add_tests
 from tests.simulations.run_folders import seed_run
 from zerofl_flwr.errors import DataError, SettingsError
 
@@ -49,6 +49,30 @@ def test_cost_adds_up_over_rounds(two_seeds: list[Path], by: By, x: list[float],
     [line] = figure.axes[0].get_lines()
     np.testing.assert_allclose(np.asarray(line.get_xdata()), x)
     assert figure.axes[0].get_xlabel().endswith(unit)
+
+
+def test_curves_may_be_of_the_clients_tests(two_seeds: list[Path]) -> None:
+    add_tests(two_seeds[0], [[0.2, 0.4], [None, None], [0.9, 0.9], [0.9, 0.9], [0.8, 0.4]])
+    add_tests(two_seeds[1], [[0.5, 0.3], [0.7, 0.7], [0.9, 0.9], [0.9, 0.9], [0.6, 0.6]])
+    figure = compare_accuracy({"m": two_seeds}, "megabytes", tests="clients")
+    [line] = figure.axes[0].get_lines()
+    np.testing.assert_allclose(np.asarray(line.get_xdata()), [4, 20])  # rounds 1 and 5
+    np.testing.assert_allclose(np.asarray(line.get_ydata()), [35, 60])
+    assert has_curve(two_seeds, "clients")
+    add_tests(two_seeds[1], [[None], [0.7]])
+    assert has_curve(two_seeds)
+    assert not has_curve(two_seeds, "clients")
+
+
+def test_a_method_keeps_its_colour_where_others_are_not_drawn(two_seeds: list[Path]) -> None:
+    def styles(names: str, methods: str = "") -> list[tuple[object, object]]:
+        figure = compare_accuracy(dict.fromkeys(names, two_seeds), "round", methods)
+        return [(line.get_color(), line.get_linestyle()) for line in figure.axes[0].get_lines()]
+
+    whole = styles("abc")
+    assert len(set(whole)) == 3
+    assert styles("bc", "abc") == whole[1:]
+    assert styles("bc") == whole[:2]
 
 
 def test_what_cannot_be_compared_is_refused(two_seeds: list[Path], tmp_path: Path) -> None:

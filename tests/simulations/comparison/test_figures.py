@@ -43,8 +43,7 @@ def traffic(gigabytes: list[float], accuracy: list[float]) -> pd.DataFrame:
     return pd.DataFrame(
         {
             "method": [f"m{i}" for i in range(len(accuracy))],
-            "uplink GB": gigabytes,
-            "downlink GB": gigabytes,
+            "GB": [2 * size for size in gigabytes],
             "accuracy": accuracy,
             "spread": [1.0, *[math.nan] * (len(accuracy) - 1)],
         }
@@ -105,6 +104,18 @@ def test_a_few_clients_have_a_place_each() -> None:
     assert [tick.get_text() for tick in axes.get_xticklabels()] == ["0", "1", "2", "3", "4"]
     assert names_in_legend(axes) == ["a", "b"]
     assert overlapping_texts(figure) == []
+
+
+def test_a_method_keeps_its_colour_where_others_have_no_clients() -> None:
+    def colors(names: Sequence[str], methods: Sequence[str] = ()) -> list[object]:
+        figure = client_accuracy(clients(3, names), methods)
+        assert figure is not None
+        return [box.lines[0].get_color() for box in figure.axes[0].containers]  # type: ignore[attr-defined]
+
+    whole = colors(["a", "b", "c"])
+    assert len(set(whole)) == 3
+    assert colors(["b", "c"], ["a", "b", "c"]) == whole[1:]
+    assert colors(["b", "c"]) == whole[:2]
 
 
 def test_many_clients_are_sorted() -> None:

@@ -9,9 +9,24 @@ import pytest
 
 import simulations
 from simulations.comparison.grid import read_grid, slug
+from simulations.comparison.setting_figure import SettingFigure
 from tests.simulations.grids import METHODS, write_grid
 from tests.simulations.small_runs import small
 from zerofl_flwr.errors import SettingsError
+
+MIXED = "data/cifar10,data/fashion_mnist,data/mnist-10k,data/notmnist-10k,data/fsdd"
+"""Local folders, which --dataset names."""
+DATASETS = {
+    "zerofl-": "zalando-datasets/fashion_mnist",
+    "compare-small": "digits",
+    "spoken-digits": "data/fsdd",
+    "mixed-noniid": MIXED,
+    "mixed-cifar": "uoft-cs/cifar10",
+    "adasplit-mixed-noniid": MIXED,
+    "samples-mixed": MIXED,
+    "samples-fashion": "zalando-datasets/fashion_mnist",
+}
+"""What the grids that come with the package are run on, by how their names begin."""
 
 
 @pytest.mark.parametrize(
@@ -31,7 +46,8 @@ def test_a_methods_name_becomes_a_folder(name: str, folder: str) -> None:
 def test_a_grid_is_one_run_per_method_and_seed_first_seeds_first(tmp_path: Path) -> None:
     grid = read_grid(write_grid(tmp_path), tmp_path / "out")
     assert grid.methods == ["Dense, FedAvg", "r = .2 [ours]"]
-    assert (grid.figures, grid.pictures, grid.last_rounds) == ({}, [], 1)
+    assert (grid.figures, grid.setting_figures, grid.pictures) == ({}, {}, [])
+    assert (grid.last_tests, grid.tests) == (1, "recorded")
     runs = grid.runs
     assert [(run.method, run.seed) for run in runs] == [
         ("Dense, FedAvg", 3),
@@ -90,10 +106,46 @@ def test_a_grid_is_one_run_per_method_and_seed_first_seeds_first(tmp_path: Path)
             {"base": "base.toml", "method": [{"name": "x", "seeds": [1, 1]}]},
             "'x' and 'x' share the folder x/seed-1",
         ),
+        (
+            {
+                "base": "base.toml",
+                "method": [
+                    {"name": "x", "seeds": [1]},
+                    {"name": "x", "seeds": [2], "settings": {"momentum": 0.5}},
+                ],
+            },
+            "two methods are called 'x'; give each its own name",
+        ),
+        ({"base": "base.toml", "method": []}, "grid.toml has no [[method]] entry"),
+        (
+            {"base": "base.toml", "method": [{"name": "x", "seeds": []}]},
+            "method 'x': seeds is empty; give at least one",
+        ),
+        (
+            {"base": "base.toml", "method": [{"name": "&/&", "seeds": [1]}]},
+            "'&/&' has no letter or digit to name a folder by",
+        ),
+        (
+            {"base": "base.toml", "method": [{"name": "x", "seeds": [1], "settings": {"seed": 2}}]},
+            "method 'x': seed is in settings; use the key 'seeds'",
+        ),
         ({"base": "none.toml", "method": METHODS}, "there is no config file"),
         (
             {"base": "base.toml", "method": METHODS, "figures": []},
             "unknown key 'figures'; did you mean 'figure'",
+        ),
+        ({"base": "base.toml", "method": METHODS, "figure": {"name": "x"}}, "expected a list"),
+        (
+            {"base": "base.toml", "method": METHODS, "last-rounds": 2},
+            "unknown key 'last-rounds'; did you mean 'last-tests'?",
+        ),
+        (
+            {"base": "base.toml", "method": METHODS, "tests": "client"},
+            "grid.toml: unknown choice of tests 'client'; did you mean 'clients'?",
+        ),
+        (
+            {"base": "base.toml", "method": METHODS, "tests": "clients"},
+            "method 'Dense, FedAvg': fraction-evaluate is 0, so that its clients do not test;",
         ),
     ],
 )
@@ -106,43 +158,33 @@ def test_a_grid_that_cannot_work_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("figures", "message"),
-    [
-        ({"name": "all"}, "figure is {'name': 'all'}; expected a list"),
-        (["all"], "'figure' must be [[figure]] entries, got 'all'"),
-        ([{"methods": []}], "the key 'name' is missing"),
-        ([{"name": "all"}], "the key 'methods' is missing"),
-        ([{"name": "all", "methods": "x"}], "methods is 'x'; expected a list"),
-        (
-            [{"name": "all", "methods": [], "axis": "round"}],
-            "unknown key 'axis'",
-        ),
-        (
-            [{"name": "all", "methods": ["Dense, FedAvg", "Dense FedAvg"]}],
-            "figure 'all': unknown method 'Dense FedAvg'; did you mean 'Dense, FedAvg'?",
-        ),
-        ([{"name": "all", "methods": [["r"]]}], "figure 'all': unknown method \"['r']\""),
-        ([{"name": "all", "methods": []}] * 2, "two figures are called 'all'"),
-        ([{"name": "../all", "methods": []}], "'../all', which names no file"),
-        ([{"name": "", "methods": []}], "'', which names no file"),
-    ],
+    ("value", "reason"), [(0, "at least 1"), (2.5, "expected a int"), (True, "expected a int")]
 )
-def test_a_figure_that_cannot_be_drawn_is_refused_before_anything_runs(
-    tmp_path: Path, figures: Any, message: str
-) -> None:
-    grid = {"base": "base.toml", "method": METHODS, "figure": figures}
-    with pytest.raises(SettingsError) as caught:
-        read_grid(write_grid(tmp_path, grid), tmp_path / "out")
-    assert message in str(caught.value)
-
-
-@pytest.mark.parametrize(("value", "reason"), [(0, "at least 1"), (2.5, "expected a int")])
-def test_accuracy_is_averaged_over_a_round_or_more(
+def test_accuracy_is_averaged_over_a_test_or_more(
     value: float, reason: str, tmp_path: Path
 ) -> None:
-    grid = {"base": "base.toml", "method": METHODS, "last-rounds": value}
-    with pytest.raises(SettingsError, match=f"last-rounds is {value}.*{reason}"):
+    grid = {"base": "base.toml", "method": METHODS, "last-tests": value}
+    with pytest.raises(SettingsError, match=f"last-tests is {value}.*{reason}"):
         read_grid(write_grid(tmp_path, grid), tmp_path / "runs")
+
+
+def test_a_grid_may_count_its_clients_tests(tmp_path: Path) -> None:
+    content = {"base": "base.toml", "method": METHODS, "tests": "clients", "last-tests": 3}
+    path = write_grid(tmp_path, content, fraction_evaluate=0.5)
+    grid = read_grid(path, tmp_path / "out")
+    assert (grid.tests, grid.last_tests) == ("clients", 3)
+
+
+def test_figures_are_refused_before_anything_runs(tmp_path: Path) -> None:
+    line = {"ours": ["Dense, FedAvg", "r = .2 [ours]"]}
+    figures = [{"name": "x", "by": "momentum", "lines": line}]
+    grid = {"base": "base.toml", "method": METHODS, "figure": figures}
+    with pytest.raises(SettingsError, match="'x': line 'ours' of momentum has two points at one"):
+        read_grid(write_grid(tmp_path, grid), tmp_path / "out")
+    figures[0]["by"] = "sparsity"
+    read = read_grid(write_grid(tmp_path, grid), tmp_path / "out")
+    assert read.setting_figures == {"x-by-sparsity": SettingFigure("sparsity", line)}
+    assert read.figures == {}
 
 
 def test_pictures_of_an_unknown_method_are_refused_before_anything_runs(tmp_path: Path) -> None:
@@ -164,10 +206,8 @@ def test_the_grids_that_come_with_the_package_can_be_read_anywhere(
         runs = read_grid(grid, Path("out")).runs
         assert len(runs) > 1
         [dataset] = {run.settings.data.dataset for run in runs}
-        if grid.name.startswith("zerofl"):  # comes from the hub
-            assert dataset == "zalando-datasets/fashion_mnist"
-        else:  # five folders, which --dataset names
-            assert len(dataset.split(",")) == 5
+        known = [name for prefix, name in DATASETS.items() if grid.name.startswith(prefix)]
+        assert [dataset] == known, grid
 
 
 def test_the_sweep_that_comes_with_the_package_can_be_read(tmp_path: Path) -> None:
@@ -175,6 +215,7 @@ def test_the_sweep_that_comes_with_the_package_can_be_read(tmp_path: Path) -> No
     grid = read_grid(path, tmp_path)
     assert len(grid.methods) == 6
     assert len(grid.runs) == 18
+    assert list(grid.setting_figures) == ["accuracy-by-kappa", "accuracy-by-eta"]
     assert grid.methods[1] == "kappa 0.3, eta 0.6"
 
 
@@ -202,12 +243,12 @@ def test_a_sweep_is_a_grid_of_all_combinations_and_seeds(tmp_path: Path) -> None
         "seeds": [3, 4],
         "settings": {"momentum": 0.9},
         "sweep": {"sparsity": [0.5, 0.9], "mask-ratio": [0.0, 0.1]},
-        "last-rounds": 2,
+        "last-tests": 2,
         "pictures": ["sparsity 0.5, mask-ratio 0.1"],
     }
     grid = read_grid(write_grid(tmp_path, sweep), tmp_path)
     assert grid.is_sweep
-    assert grid.last_rounds == 2
+    assert grid.last_tests == 2
     assert grid.methods == [
         "sparsity 0.5, mask-ratio 0.0",
         "sparsity 0.5, mask-ratio 0.1",
@@ -217,10 +258,31 @@ def test_a_sweep_is_a_grid_of_all_combinations_and_seeds(tmp_path: Path) -> None
     assert [(run.method, run.seed) for run in grid.runs] == [
         (method, seed) for seed in (3, 4) for method in grid.methods
     ]
+    by_sparsity = grid.setting_figures["accuracy-by-sparsity"]
+    assert by_sparsity == SettingFigure(
+        "sparsity",
+        {
+            "mask-ratio 0.0": ["sparsity 0.5, mask-ratio 0.0", "sparsity 0.9, mask-ratio 0.0"],
+            "mask-ratio 0.1": ["sparsity 0.5, mask-ratio 0.1", "sparsity 0.9, mask-ratio 0.1"],
+        },
+    )
+    assert list(grid.setting_figures) == ["accuracy-by-sparsity", "accuracy-by-mask-ratio"]
     second = grid.runs[1]
     assert second.folder == tmp_path / "sparsity-0.5-mask-ratio-0.1" / "seed-3"
     assert second.settings.training.momentum == 0.9
     assert (second.settings.zerofl.sparsity, second.settings.zerofl.mask_ratio) == (0.5, 0.1)
+
+
+def test_a_sweeps_own_figure_replaces_the_one_that_comes_with_it(tmp_path: Path) -> None:
+    line = {"mine": ["sparsity 0.9", "sparsity 0.5"]}
+    sweep = {
+        "base": "base.toml",
+        "seeds": [3],
+        "sweep": {"sparsity": [0.5, 0.7, 0.9]},
+        "figure": [{"name": "accuracy", "by": "sparsity", "lines": line}],
+    }
+    grid = read_grid(write_grid(tmp_path, sweep), tmp_path)
+    assert grid.setting_figures == {"accuracy-by-sparsity": SettingFigure("sparsity", line)}
 
 
 @pytest.mark.parametrize(
@@ -228,6 +290,8 @@ def test_a_sweep_is_a_grid_of_all_combinations_and_seeds(tmp_path: Path) -> None
     [
         ({"method": METHODS}, "has [[method]] entries and a [sweep]; give one of the two"),
         ({"seeds": 3}, "seeds is 3; expected a list"),
+        ({"seeds": []}, "method 'sparsity 0.5': seeds is empty"),
+        ({"settings": {"seed": 4}}, "method 'sparsity 0.5': seed is in settings"),
         ({"sweep": [1]}, "sweep is [1]; expected a dict"),
         ({"sweep": {"sparsity": []}}, "sweep sparsity is []"),
         ({"sweep": {"sparstiy": [0.5]}}, "unknown setting 'sparstiy'; did you mean 'sparsity'"),

@@ -9,6 +9,7 @@ import pytest
 
 from simulations.comparison.grid import read_grid
 from simulations.comparison.methods import finished_methods, found_methods, own_settings
+from simulations.settings import RunSettings
 from tests.simulations.finished_runs import write_finished
 from tests.simulations.grids import METHODS, write_grid
 from tests.simulations.small_runs import small
@@ -22,7 +23,7 @@ def finish(folder: Path, **settings: Any) -> Path:
 
 def test_a_grid_gives_its_names_order_and_finished_runs(tmp_path: Path) -> None:
     figure = {"name": "both", "methods": ["r = .2 [ours]", "Dense, FedAvg"]}
-    content = {"base": "base.toml", "method": METHODS, "figure": [figure], "last-rounds": 3}
+    content = {"base": "base.toml", "method": METHODS, "figure": [figure], "last-tests": 3}
     grid = read_grid(write_grid(tmp_path, content), tmp_path / "out")
     for run in grid.runs:
         if run.method == "Dense, FedAvg":
@@ -37,7 +38,7 @@ def test_a_grid_gives_its_names_order_and_finished_runs(tmp_path: Path) -> None:
         "Dense, FedAvg": [tmp_path / "out" / "dense-fedavg" / f"seed-{seed}" for seed in (3, 4)]
     }
     assert found.figures == {"both": ["r = .2 [ours]", "Dense, FedAvg"]}
-    assert found.last_rounds == 3
+    assert (found.last_tests, found.tests) == (3, "recorded")
     assert found.notes == ["1 of 3 runs are not finished"]
 
 
@@ -65,6 +66,17 @@ def test_names_leave_out_what_most_methods_share(tmp_path: Path) -> None:
     assert found_methods([tmp_path / "split"]).methods[0].name == "adasplit"
 
 
+def test_folders_are_named_without_their_path_unless_two_would_be_the_same(tmp_path: Path) -> None:
+    for place in ("cats", "dogs", "other/cats"):
+        (tmp_path / place).mkdir(parents=True)
+        finish(tmp_path / "runs" / place, dataset=str(tmp_path / place))
+    found = found_methods([tmp_path / "runs" / "cats", tmp_path / "runs" / "dogs"])
+    assert list(found.folders) == ["dataset cats", "dataset dogs"]
+    assert list(found_methods([tmp_path / "runs"]).folders) == [
+        f"dataset {tmp_path / place}" for place in ("cats", "dogs", "other/cats")
+    ]
+
+
 def test_a_setting_that_a_method_lacks_is_its_own_when_most_have_it() -> None:
     methods = [{"a": 1, "b": 2}, {"a": 1, "b": 2}, {"a": 3}]
     assert [own_settings(method, methods) for method in methods] == [{}, {}, {"a": 3, "b": None}]
@@ -85,6 +97,30 @@ def test_what_is_unfinished_or_the_same_is_left_out_and_told(
     ]
 
 
+def test_whose_accuracy_is_of_other_samples_is_told(tmp_path: Path) -> None:
+    finish(tmp_path / "sparse")
+    assert found_methods([tmp_path]).notes == []
+    write_finished(tmp_path / "split", small_split(), [0.1, 0.5])
+    baseline = {"algorithm": "baseline", "num-clients": 8, "clients-per-round": 4}
+    dense = RunSettings.from_mapping(baseline | {"fraction-evaluate": 0.0})
+    write_finished(tmp_path / "dense", dense, [0.1, 0.5])
+    found = found_methods([tmp_path])
+    assert [method.name for method in found.methods] == ["baseline", "zerofl", "adasplit"]
+    [note] = found.notes
+    assert note == (
+        "the accuracy of baseline; zerofl is the server's, on the joint test samples; that of the "
+        "others is the mean over clients that test on samples of their own"
+    )
+    write_finished(tmp_path / "own", RunSettings.from_mapping(baseline), [0.1, 0.5])
+    [note] = found_methods([tmp_path / "own", tmp_path / "sparse"]).notes
+    assert note.startswith("the accuracy of zerofl is the server's")
+    own = found_methods([tmp_path / "own", tmp_path / "sparse"], tests="clients")
+    assert (own.tests, own.notes) == ("clients", [])
+    assert found_methods([tmp_path / "own", tmp_path / "split"]).notes == []
+    write_finished(tmp_path / "untested", small_split(fraction_evaluate=0.0), [None, None])
+    assert found_methods([tmp_path / "untested", tmp_path / "sparse"]).notes == []
+
+
 def test_folders_without_runs_and_runs_of_unknown_settings_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="nowhere: there is no such folder"):
         found_methods([tmp_path / "nowhere"])
@@ -95,5 +131,5 @@ def test_folders_without_runs_and_runs_of_unknown_settings_are_refused(tmp_path:
     (run / "config.toml").write_text("sparstiy = 0.9\n")
     with pytest.raises(SettingsError, match=r"run.config\.toml: unknown setting 'sparstiy'"):
         found_methods([tmp_path / "run"])
-    with pytest.raises(SettingsError, match="last-rounds is 0; it must be at least 1"):
-        found_methods([tmp_path], last_rounds=0)
+    with pytest.raises(SettingsError, match="last-tests is 0; it must be at least 1"):
+        found_methods([tmp_path], last_tests=0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -74,19 +75,42 @@ def test_settings_are_told_by_method_where_they_differ(tmp_path: Path) -> None:
     assert str(tmp_path) not in page
 
 
+def test_traffic_is_a_table_without_columns_of_zeros() -> None:
+    traffic = pd.DataFrame(
+        [["one", 1.5, 0.0, 0.0], ["two", 2.0, 0.0, 3.25]],
+        columns=["method", "up weights", "up labels", "down weights"],
+    )
+    found, table = comparison(("one", {}), ("two", {})), summary(method=["one", "two"])
+    page = write_page("x", found, table, no_clients(), Budgets(), [], traffic)
+    assert cells(page, "traffic") == [
+        ["method", "up weights", "down weights"],
+        ["one", "1.50", "0.00"],
+        ["two", "2.00", "3.25"],
+    ]
+    for none in (None, traffic[:0]):
+        page = write_page("x", found, table, no_clients(), Budgets(), [], none)
+        assert 'id="traffic"' not in page
+
+
 def test_a_method_alone_shares_all_its_settings() -> None:
     found = comparison(("one", {"kappa": 0.3, "rounds": 5}))
     page = write_page("x", found, summary(method=["one"]), no_clients(), Budgets(), [])
     assert 'id="settings"' not in page
     assert cells(page, "shared") == [["kappa", "0.3"], ["rounds", "5"]]
-    assert "1 method, 1 run." in " ".join(page.split())
+    assert "1 method, 1 run. Accuracy is that of the last test." in " ".join(page.split())
+
+
+def test_the_page_says_whose_tests_accuracy_is_of() -> None:
+    found = replace(comparison(("one", {"kappa": 0.3})), last_tests=5, tests="clients")
+    page = write_page("x", found, summary(method=["one"]), no_clients(), Budgets(), [])
+    said = "Accuracy is that of the last 5 tests, the mean over clients that test on samples of"
+    assert said in " ".join(page.split())
 
 
 def scored(budgets: Budgets, **columns: list[object]) -> str:
     costs: dict[str, list[object]] = {
         "method": ["a", "b"],
-        "uplink GB": [1.5, 80.0],
-        "downlink GB": [0.5, 4.64],
+        "GB": [2.0, 84.64],
         "client T multiply-adds": [17.13, math.nan],
     }
     found = comparison(("a", {"kappa": 0.3}), ("b", {"kappa": 0.6}))
@@ -161,7 +185,7 @@ def tab(tmp_path: Path) -> Iterator[Tab]:
 
 
 _TABLE = "[...document.querySelectorAll('#methods tbody tr')].map(row => row.cells[{}].innerText)"
-_NAMES, _ACCURACIES = _TABLE.format(0), _TABLE.format(3)
+_NAMES, _ACCURACIES = _TABLE.format(0), _TABLE.format(2)
 _WIDTHS = "[...document.images].map(image => image.complete && image.naturalWidth)"
 
 

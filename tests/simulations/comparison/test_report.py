@@ -12,6 +12,7 @@ from simulations.c3 import Budgets
 from simulations.comparison.grid import Grid, GridRun, read_grid
 from simulations.comparison.methods import Comparison, finished_methods, found_methods
 from simulations.comparison.report import all_rounds, write_report
+from strategies.traffic import CATEGORIES
 from tests.simulations.adasplit_run_folders import write_adasplit_run, write_client_masks
 from tests.simulations.finished_runs import add_compute, add_tests, write_finished
 from tests.simulations.run_folders import drifting_masks, write_masks
@@ -20,7 +21,7 @@ from zerofl_flwr.errors import DataError
 _GRID = """
 base = "base.toml"
 pictures = ["sparse"]
-last-rounds = 10
+last-tests = 2
 
 [[method]]
 name = "dense"
@@ -78,12 +79,15 @@ def test_a_report_holds_tables_a_page_and_the_figures_of_the_grid(
     summary = pd.read_csv(out / "summary.csv").iloc[0]
     assert summary["method"] == "dense"
     assert summary["seeds"] == 2
-    # Both rounds are among the last ten: (50 + 70) / 2 and (60 + 80) / 2.
+    # Both rounds are tested: (50 + 70) / 2 and (60 + 80) / 2.
     assert summary["accuracy"] == pytest.approx(65.0)
     assert np.isnan(summary["C3"])
     text = (out / "summary.md").read_text()
     assert "| dense" in text
     assert "C3" not in text  # nothing is known of it
+    assert text.startswith(
+        "| method | seeds | accuracy | spread |  best |    GB | rounds | uplink MB per"
+    )
     rounds = pd.read_csv(out / "rounds.csv")
     assert rounds["seed"].tolist() == [1, 1, 1, 2, 2, 2]
     assert rounds["accuracy"].tolist() == [0.1, 0.5, 0.7, 0.1, 0.6, 0.8]
@@ -133,6 +137,17 @@ def test_without_a_grid_all_methods_are_drawn_in_one_figure(grid: Grid, tmp_path
     assert summary["previous"] == pytest.approx(55.0)
 
 
+def test_a_method_that_was_never_tested_has_a_row_and_no_curve(grid: Grid, tmp_path: Path) -> None:
+    sparse = run_of(grid, "sparse", 1)
+    write_finished(sparse.folder, sparse.settings, [None, None, None])
+    written = names(write_report(finished_methods(grid), tmp_path / "report"))
+    curves = {f"both-by-{axis}.png" for axis in ("round", "megabytes", "seconds")}
+    assert written == _COMMON | curves  # and none of "not yet"
+    summary = pd.read_csv(tmp_path / "report" / "summary.csv")
+    assert summary["accuracy"].isna().tolist() == [False, True]
+    assert summary["uplink GB"].tolist() == pytest.approx([0.004, 0.004])
+
+
 def test_clients_and_picks_of_an_adasplit_run_are_drawn(grid: Grid, tmp_path: Path) -> None:
     run = run_of(grid, "sparse", 1)
     write_adasplit_run(run.folder)
@@ -173,7 +188,49 @@ def test_rounds_of_methods_with_other_columns_share_a_table(grid: Grid) -> None:
     assert rounds["phase"].isna().tolist() == [True] * 6 + [False] * 2
 
 
+def test_accuracy_by_a_setting_has_a_picture_and_a_section(tmp_path: Path) -> None:
+    (tmp_path / "base.toml").write_text("rounds = 2\n")
+    text = 'base = "base.toml"\nseeds = [1]\n[sweep]\nsparsity = [0.5, 0.7, 0.9]\n'
+    (tmp_path / "grid.toml").write_text(text)
+    grid = read_grid(tmp_path / "grid.toml", tmp_path / "runs")
+    for run in grid.runs[:2]:
+        write_finished(run.folder, run.settings, [0.1, 0.5, 0.7])
+    written = names(write_report(finished_methods(grid), tmp_path / "report"))
+    assert {"accuracy-by-sparsity.png", "accuracy-by-round.png"} <= written
+    page = (tmp_path / "report" / "index.html").read_text()
+    assert "<h2>By setting</h2>" in page
+    assert page.count("Test accuracy at the end by sparsity.") == 2  # picture's text and caption
+
+
+def test_a_report_of_the_clients_tests(grid: Grid, tmp_path: Path) -> None:
+    for seed in (1, 2):
+        add_tests(run_of(grid, "dense", seed).folder, [[0.2, 0.4], [0.25, 0.75]])
+    out = tmp_path / "report"
+    write_report(found_methods([tmp_path / "runs"], tests="clients"), out)
+    assert pd.read_csv(out / "summary.csv")["accuracy"].tolist() == [50]
+    # Rounds stay as they were recorded.
+    assert pd.read_csv(out / "rounds.csv")["accuracy"].tolist()[:3] == [0.1, 0.5, 0.7]
+    page = " ".join((out / "index.html").read_text().split())
+    said = "that of the last test, the mean over clients that test on samples of their own."
+    assert said in page
+
+
 def test_without_a_finished_run_there_is_no_report(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="no run is finished"):
-        write_report(Comparison([]), tmp_path / "report")
+    message = "no run is finished, so that there is nothing to report; a is not finished"
+    with pytest.raises(DataError, match=message):
+        write_report(Comparison([], notes=["a is not finished"]), tmp_path / "report")
     assert not (tmp_path / "report").exists()
+
+
+def test_what_the_traffic_is_has_a_table_where_runs_tell(grid: Grid, tmp_path: Path) -> None:
+    comparison = finished_methods(grid)
+    for seed in (1, 2):
+        folder = run_of(grid, "dense", seed).folder
+        sizes = {f"{way}_{name}": seed * 10**6 for way in ("up", "down") for name in CATEGORIES}
+        rows = [{"round": number, "partition_id": 0, **sizes} for number in (1, 2)]
+        pd.DataFrame(rows).to_csv(folder / "traffic.csv", index=False)
+    written = write_report(comparison, tmp_path / "report")
+    assert "traffic.csv" in names(written)
+    [row] = pd.read_csv(tmp_path / "report" / "traffic.csv").to_numpy().tolist()
+    assert row == ["dense", *[3.0] * 12]
+    assert "What the traffic is [MB]" in (tmp_path / "report" / "index.html").read_text()

@@ -36,6 +36,12 @@ def test_a_run_is_finished_when_its_last_file_is_there(tmp_path: Path) -> None:
         a_run(tmp_path, seed=9).is_finished()
 
 
+def test_settings_that_cannot_be_read_are_named_by_their_file(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text("sparstiy = 0.9\n")
+    with pytest.raises(SettingsError, match=r"config\.toml: unknown setting 'sparstiy'; did you"):
+        a_run(tmp_path).is_finished()
+
+
 @pytest.fixture
 def launched(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """Note the commands that would be started; the one of seed 4 fails."""

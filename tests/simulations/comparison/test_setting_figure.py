@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from simulations.comparison.setting_figure import (
     SettingFigure,
     accuracy_by_setting,
+    line_points,
     sweep_figures,
 )
 from zerofl_flwr.errors import SettingsError
@@ -46,6 +47,14 @@ def drawn_points(figure: SettingFigure) -> dict[str, list[list[float]]]:
 
 def bars_of(picture: Figure) -> list[ErrorbarContainer]:
     return [one for one in picture.axes[0].containers if isinstance(one, ErrorbarContainer)]
+
+
+def test_the_points_of_a_line_come_by_rising_value_and_unknown_methods_are_left_out() -> None:
+    assert line_points(FIGURE, SETTINGS) == {
+        "A": [(50, "A, 50"), (200, "A, 200")],
+        "B": [(50, "B, 50"), (200, "B, 200")],
+        "C": [],
+    }
 
 
 def test_points_lie_by_value_and_unknown_ones_are_left_out() -> None:

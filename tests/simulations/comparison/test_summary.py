@@ -4,6 +4,7 @@ import math
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from simulations.c3 import Budgets
@@ -23,36 +24,29 @@ def two_seeds(tmp_path: Path) -> list[Path]:
 
 def test_summary_of_two_seeds(two_seeds: list[Path]) -> None:
     table = summary_table({"r = .2": two_seeds}, last=2)
-    # Rounds 4 and 5: 50 for one seed, (80 + 60) / 2 = 70 for the other.
-    # Rounds 2 and 3: (20 + 30) / 2 = 25 and 40. Round 0 is the untrained model and never counts.
+    # Each seed's last two tests: 30 and 50, 80 and 60; those before: 10 and 20, 20 and 40. Round 0
+    # is the untrained model and never counts.
     assert table.columns.tolist() == [
-        "method",
-        "seeds",
-        "rounds",
-        "accuracy",
-        "spread",
-        "previous",
-        "best",
-        "lowest client",
-        "C3",
-        "uplink MB per client and round",
-        "downlink MB per client and round",
-        "client seconds per round",
-        "uplink GB",
-        "downlink GB",
-        "client T multiply-adds",
-        "total T multiply-adds",
-        "counted GB",
-        "client T multiply-adds forward",
-        "total T multiply-adds forward",
+        *("method", "seeds", "accuracy", "spread", "best", "lowest client", "C3", "GB"),
+        *("client T multiply-adds", "total T multiply-adds", "rounds", "previous"),
+        *("uplink MB per client and round", "downlink MB per client and round"),
+        *("client seconds per round", "client memory MB", "uplink GB", "downlink GB"),
+        *("counted GB", "client T multiply-adds forward", "total T multiply-adds forward"),
         "C3 as counted",
     ]
     [row] = table.dropna(axis="columns").to_numpy().tolist()
-    assert row[:3] == ["r = .2", 2, 5]
-    # Sample deviation of 50 and 70 is sqrt(200). The failed reply counts on the way down only.
+    assert row[:2] == ["r = .2", 2]
+    # Sample deviation of 40 and 70 is sqrt(450). The failed reply counts on the way down only.
     # Five rounds of 1 MB up and 3 MB down.
-    expected = [60.0, 200**0.5, 32.5, 65.0, 0.5, 3.0, 1.5, 0.005, 0.015]
-    assert row[3:] == pytest.approx(expected)
+    expected = [55.0, 450**0.5, 65.0, 0.02, 5, 22.5, 0.5, 3.0, 1.5, 0.005, 0.015]
+    assert row[2:] == pytest.approx(expected)
+
+
+def test_memory_is_the_most_of_any_run_that_tells(two_seeds: list[Path]) -> None:
+    path = two_seeds[1] / "clients.csv"
+    pd.read_csv(path).assign(client_memory_mb=640.5).to_csv(path, index=False)
+    table = summary_table({"both": two_seeds, "first": two_seeds[:1]})
+    np.testing.assert_equal(table["client memory MB"].tolist(), [640.5, np.nan])
 
 
 def test_one_seed_has_no_spread(two_seeds: list[Path]) -> None:
@@ -81,7 +75,7 @@ def test_never_evaluated_is_empty_not_zero(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_summarised_is_refused(two_seeds: list[Path], tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match="at least 1 round, not 0"):
+    with pytest.raises(SettingsError, match="at least 1 test, not 0"):
         summary_table({"m": two_seeds}, last=0)
     with pytest.raises(DataError, match="method 'm' has no runs"):
         summary_table({"m": []})
@@ -109,20 +103,22 @@ def test_compute_and_the_c3_score_are_there_where_runs_counted(two_seeds: list[P
     assert table["total T multiply-adds forward"].tolist() == pytest.approx([40 / 3, 35 / 3])
     assert table["counted GB"].tolist() == pytest.approx([0.015, 0.015])
     # 20 MB each way for both, so B is 1; C is 1 and 1/2: e^(-2/8) and e^(-1.5/8).
-    expected = pytest.approx([0.6 * 0.7788007831, 0.5 * 0.8290291181])
+    expected = pytest.approx([0.55 * 0.7788007831, 0.4 * 0.8290291181])
     assert table["C3"].tolist() == expected
     assert table["C3 as counted"].tolist() == expected
     budgets = Budgets(bandwidth=0.04, compute=20.0, temperature=1.0)
     given = summary_table({"both": two_seeds}, last=2, budgets=budgets)
     # 20 of 40 MB, 10 of 20 T: e^-1; counted 15 of 40 MB and 10/3 of 20 T.
-    assert given["C3"].tolist() == pytest.approx([0.6 * 0.3678794412])
-    assert given["C3 as counted"].tolist() == pytest.approx([0.6 * math.exp(-0.375 - 1 / 6)])
+    assert given["C3"].tolist() == pytest.approx([0.55 * 0.3678794412])
+    assert given["C3 as counted"].tolist() == pytest.approx([0.55 * math.exp(-0.375 - 1 / 6)])
 
 
 def test_what_older_runs_did_not_count_is_empty_and_not_zero(two_seeds: list[Path]) -> None:
     add_compute(two_seeds[0], client=1e12, server=0)
     table = summary_table({"new": two_seeds[:1], "old": two_seeds[1:], "both": two_seeds})
-    for column in SUMMARY_COLUMNS[SUMMARY_COLUMNS.index("downlink GB") + 1 :]:
+    counts = ["client T multiply-adds", "total T multiply-adds"]
+    counts += ["client T multiply-adds forward", "total T multiply-adds forward"]
+    for column in (*counts, "counted GB", "C3 as counted"):
         known = column not in ("counted GB", "C3 as counted")
         assert table[column].isna().tolist() == [not known, True, True], column
     assert table["C3"].isna().tolist() == [False, True, True]
@@ -143,3 +139,30 @@ def test_a_perfect_accuracy_has_a_score(tmp_path: Path) -> None:
     add_compute(folder, client=1e12, server=0)
     table = summary_table({"m": [folder] * 3}, last=3)
     assert table["C3"].tolist() == pytest.approx([0.7788007831])
+
+
+def test_accuracies_may_be_of_the_clients_tests(two_seeds: list[Path], tmp_path: Path) -> None:
+    add_tests(two_seeds[0], [[0.2, 0.4], [0.9, 0.7], [0.6, 0.2], [0.0, 0.0], [0.4, None]])
+    add_tests(two_seeds[1], [[0.1, 0.3], [0.5, 0.1], [0.0, 0.0], [0.2, 0.8], [0.9, 0.7]])
+    for folder in two_seeds:
+        add_compute(folder, client=1e12, server=0)
+    [row] = summary_table({"both": two_seeds}, last=2, tests="clients").to_dict("records")
+    # The first seed has no test in round 4, the second none in round 3. The last two have 40 and
+    # 40, 50 and 80; those before 30 and 80, 20 and 30.
+    assert row["accuracy"] == pytest.approx((40 + 65) / 2)
+    assert row["spread"] == pytest.approx(25 / 2**0.5)
+    assert row["previous"] == pytest.approx((55 + 25) / 2)
+    assert row["best"] == pytest.approx(80)
+    # Client 0: 50 and 55; client 1: 20 and 75.
+    assert row["lowest client"] == pytest.approx(47.5)
+    assert row["C3"] == pytest.approx(0.525 * 0.7788007831)
+    untested = seed_run(tmp_path / "untested", [0.1, 0.2])
+    with pytest.raises(DataError, match=r"method 'm': .*untested has no tests\.csv"):
+        summary_table({"both": two_seeds, "m": [untested]}, tests="clients")
+
+
+def test_who_overruns_a_budget_of_zero_is_named(two_seeds: list[Path]) -> None:
+    add_compute(two_seeds[0], client=1e12, server=0)
+    message = "method 'r = .2': bandwidth is 0.02, but its budget is 0: there is no such score"
+    with pytest.raises(SettingsError, match=message):
+        summary_table({"r = .2": two_seeds[:1]}, budgets=Budgets(bandwidth=0.0))
