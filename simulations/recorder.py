@@ -209,9 +209,14 @@ class Recorder:
             self._test[name] = float(metrics.get(name, 0))
 
     def finish_round(
-        self, server_round: int, arrays: list[Array], state: Callable[[], State]
+        self,
+        server_round: int,
+        arrays: Callable[[], list[Array]],
+        state: Callable[[], State],
     ) -> None:
         """Write a round's rows, its checkpoint, and its line; the last round closes the folder.
+
+        The model's `arrays` and the strategy's `state` are asked for when they are to be saved.
 
         Raises
         ------
@@ -232,10 +237,10 @@ class Recorder:
         if last:
             # Before the checkpoint that calls the run finished: a run that is killed in between
             # has its results, and one that is killed earlier can be resumed.
-            self._save_results(arrays)
+            self._save_results(arrays())
         every = simulation.checkpoint_every
         if every and (last or server_round % every == 0):
-            Checkpoint(server_round, arrays, state(), self._zeros.to_arrays()).save(
+            Checkpoint(server_round, arrays(), state(), self._zeros.to_arrays()).save(
                 self.folder / _CHECKPOINT
             )
         if last:

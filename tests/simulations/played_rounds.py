@@ -34,7 +34,9 @@ def play_round(recorder: Recorder, server_round: int, *, tested: bool = True) ->
     if tested:
         recorder.tested(server_round, 1.5, {"accuracy": 0.5})
     arrays = [array + np.float32(server_round) for array in initial_arrays(recorder.settings)]
-    recorder.finish_round(server_round, arrays, lambda: {"wrapped/x": np.array([server_round])})
+    recorder.finish_round(
+        server_round, lambda: arrays, lambda: {"wrapped/x": np.array([server_round])}
+    )
 
 
 def play(recorder: Recorder, first: int, last: int) -> None:

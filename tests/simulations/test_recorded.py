@@ -7,20 +7,25 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.common import (
+    Code,
     EvaluateIns,
     FitIns,
+    FitRes,
     Parameters,
+    Status,
     ndarrays_to_parameters,
     parameters_to_ndarrays,
 )
 from flwr.server.client_manager import SimpleClientManager
 from flwr.server.strategy import FedAvg, Krum, Strategy
 
+from simulations import recorded
 from simulations.checkpoint import Checkpoint
 from simulations.recorded import RecordedStrategy
 from zerofl_flwr.errors import SettingsError
 
 MANAGER = SimpleClientManager()
+REPLY = FitRes(Status(Code.OK, ""), Parameters([b"x" * 60, b"x" * 40], "numpy.ndarray"), 1, {})
 
 
 def parameters_of(value: float) -> Parameters:
@@ -87,7 +92,7 @@ class Listening:
         self.heard.append(("tested by clients", loss, metrics))
 
     def finish_round(self, server_round: int, arrays: Any, state: Any) -> None:
-        values = [array.tolist() for array in arrays]
+        values = [array.tolist() for array in arrays()]
         self.heard.append(("finished", server_round, values, list(state())))
 
 
@@ -171,7 +176,7 @@ def test_a_strategy_whose_state_nobody_can_save_is_refused_by_name() -> None:
 def test_a_rounds_replies_are_let_go_once_they_are_aggregated() -> None:
     # Flower's server holds on to the list that it passes.
     strategy = RecordedStrategy(Noting(), Listening())  # type: ignore[arg-type]
-    results: list[Any] = [("a client", "its reply")]
+    results: list[Any] = [("a client", REPLY)]
     strategy.configure_fit(1, parameters_of(0), MANAGER)
     _, metrics = strategy.aggregate_fit(1, results, [])
     passed_on: Any = metrics["results"]
@@ -187,3 +192,19 @@ def test_the_replies_to_a_test_are_let_go_too() -> None:
     _, metrics = strategy.aggregate_evaluate(1, results, [])
     assert metrics == {"client_accuracy": 0.5, "replies": 1}
     assert results == []
+
+
+def test_memory_is_returned_once_enough_came(monkeypatch: pytest.MonkeyPatch) -> None:
+    returned: list[int] = []
+    number = 0
+    monkeypatch.setattr(recorded, "_RETURN_AFTER_BYTES", 250)
+    monkeypatch.setattr(recorded, "return_freed_memory", lambda: returned.append(number))
+    strategy = RecordedStrategy(Noting(), Listening())  # type: ignore[arg-type]
+    parameters = strategy.initialize_parameters(MANAGER)
+    assert parameters is not None
+    for number in range(1, 8):
+        results: list[Any] = [("a client", REPLY)]
+        strategy.evaluate(number, parameters)
+        strategy.aggregate_fit(number, results, [])
+        strategy.configure_evaluate(number, parameters, MANAGER)
+    assert returned == [3, 6]  # 100 bytes a round: after 300, and after 300 more

@@ -147,7 +147,7 @@ def test_clients_own_tests_have_their_columns(tmp_path: Path) -> None:
     recorder.aggregated(report_of(recorder.settings, 1))
     sizes: dict[str, Scalar] = {"evaluation_downlink_bytes": 700, "evaluation_uplink_bytes": 70}
     recorder.tested_by_clients(0.5, {"client_accuracy": 0.25, **sizes})
-    recorder.finish_round(1, [], dict)
+    recorder.finish_round(1, list, dict)
     play_round(recorder, 2)
     rounds = table(tmp_path, "rounds")
     assert rounds["client_loss"].tolist()[0] == 0.5
@@ -202,7 +202,7 @@ def test_checkpoints_come_every_so_many_rounds_and_at_the_end(
 def test_a_strategy_that_does_not_report_is_an_error(tmp_path: Path) -> None:
     recorder = Recorder.create(tmp_path, small())
     with pytest.raises(RoundFailedError, match="round 1 ended without a report"):
-        recorder.finish_round(1, [], dict)
+        recorder.finish_round(1, list, dict)
 
 
 def test_a_resumed_recorder_ends_as_an_unbroken_one(
