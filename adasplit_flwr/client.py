@@ -60,10 +60,10 @@ class AdaSplitClient(NumPyClient):
         reply goes on from the round before. See :mod:`adasplit_flwr.kept_states`.
     state_dir : Path, optional
         Folder where that is saved instead, for a client that is started again, and for a run that
-        is resumed from the round before. `state` then holds the number of the last round only.
-    kept_states : int
-        How many rounds of it are saved there: one more than the rounds between two checkpoints of
-        the server.
+        is resumed from a checkpoint. `state` then holds the number of the last round only.
+    checkpoint_every : int
+        Rounds between two checkpoints of the server, 0 for none: the states that the last two name
+        stay in the folder as well.
     seed : int
         Seed of the run; order of batches and dropout derive from it, the partition, and the epoch
         or iteration.
@@ -93,7 +93,7 @@ class AdaSplitClient(NumPyClient):
         partition_id: int,
         state: RecordDict,
         state_dir: Path | None = None,
-        kept_states: int = 2,
+        checkpoint_every: int = 0,
         seed: int = 0,
         device: str = "cpu",
         threads: int | None = None,
@@ -109,7 +109,9 @@ class AdaSplitClient(NumPyClient):
         self.train_batches = train_batches
         self.validation_batches = validation_batches
         self.partition_id = partition_id
-        self.kept = KeptStates(state, state_dir, partition_id=partition_id, count=kept_states)
+        self.kept = KeptStates(
+            state, state_dir, partition_id=partition_id, checkpoint_every=checkpoint_every
+        )
         self.seed = seed
         self.device = device
         self.num_classes = num_classes

@@ -111,9 +111,10 @@ class ClientState:
 class StateFolder:
     """The states of a run's clients, in ``root/run/client-3/round-12.npz``.
 
-    Of each client the last rounds that it trained in are there, two by default: when a run stops,
-    a client may have finished a round that the server's checkpoint does not cover yet. One process
-    at a time may save a client.
+    Of each client at most four are there, however long the run. Two are those of the last rounds
+    that it trained in: the server may not have heard of the last. The others are those that the
+    server's last two checkpoints name, should the run be resumed from there: when it stops, the
+    newest may not have been written. One process at a time may save a client.
 
     Parameters
     ----------
@@ -122,29 +123,29 @@ class StateFolder:
     run : str
         Name of the run: 1 to 100 letters, digits, dots, dashes and underscores, not beginning with
         a mark nor ending with a dot.
-    keep : int
-        How many states of a client are there, from 1: one more than the rounds between two
-        checkpoints of the server.
+    checkpoint_every : int
+        Rounds between two checkpoints of the server, which come after its multiples and after the
+        last round. 0: there are none, and the states of the last two rounds are enough.
 
     Raises
     ------
     SettingsError
-        `run` is another text, or `keep` another number.
+        `run` is another text, or `checkpoint_every` is negative or no int.
     """
 
-    def __init__(self, root: Path, run: str, *, keep: int = 2) -> None:
+    def __init__(self, root: Path, run: str, *, checkpoint_every: int = 0) -> None:
         check_run_name(run)
-        if type(keep) is not int or keep < 1:
-            raise SettingsError(f"keep is {keep!r}; it must be a whole number from 1")
+        _check_counter("checkpoint_every", checkpoint_every)
         self._run = run
-        self._keep = keep
+        self._checkpoint_every = checkpoint_every
         self._folder = root / run
 
     def save(self, partition_id: int, state: ClientState, *, after: int | None = None) -> None:
-        """Save a state atomically, and delete those that it replaces.
+        """Save a state atomically, and delete those that nobody will ask for.
 
-        These are the oldest, beyond those to keep, and those of later rounds: a run that is resumed
-        from an older checkpoint will not come to them again as they are.
+        These are older ones that neither of the last two checkpoints names, and those of later
+        rounds: a run that is resumed from an older checkpoint will not come to them again as they
+        are.
 
         Parameters
         ----------
@@ -168,8 +169,8 @@ class StateFolder:
         save_npz(self._file(partition_id, state.server_round), state.to_arrays())
         rounds = self._rounds(partition_id)
         given_up = range(state.server_round if after is None else after + 1, state.server_round)
-        earlier = (n for n in rounds if n <= state.server_round and n not in given_up)
-        kept = list(earlier)[-self._keep :]
+        earlier = [n for n in rounds if n <= state.server_round and n not in given_up]
+        kept = _still_needed(earlier, self._checkpoint_every)
         for number in rounds:
             if number not in kept:
                 self._file(partition_id, number).unlink(missing_ok=True)
@@ -244,6 +245,16 @@ def check_run_name(run: str) -> None:
             f"{run!r} cannot name a run: 1 to 100 letters, digits, '.', '-' and '_' are needed, "
             "with a letter or digit first and no dot last"
         )
+
+
+def _still_needed(rounds: list[int], checkpoint_every: int) -> set[int]:
+    """Choose, among a client's rounds in ascending order, those whose states must stay."""
+    needed = set(rounds[-2:])
+    if checkpoint_every:
+        newest = rounds[-1] // checkpoint_every * checkpoint_every
+        for checkpoint in (newest, newest - checkpoint_every):
+            needed.update([number for number in rounds if number <= checkpoint][-1:])
+    return needed
 
 
 def _check_counter(name: str, value: object) -> None:

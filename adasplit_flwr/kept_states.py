@@ -52,14 +52,20 @@ class KeptStates:
         resumed; `state` then holds the number of the last round only.
     partition_id : int
         The client.
-    count : int
-        How many states are saved: one more than the rounds between two checkpoints of the server.
+    checkpoint_every : int
+        Rounds between two checkpoints of the server, 0 for none: the states that the last two name
+        stay in the folder as well. See :class:`adasplit_flwr.client_state.StateFolder`.
     """
 
     def __init__(
-        self, state: RecordDict, folder: Path | None, *, partition_id: int, count: int = 2
+        self,
+        state: RecordDict,
+        folder: Path | None,
+        *,
+        partition_id: int,
+        checkpoint_every: int = 0,
     ) -> None:
-        self.folder, self.count = folder, count
+        self.folder, self.checkpoint_every = folder, checkpoint_every
         self._state = state
         self._partition_id = partition_id
 
@@ -82,7 +88,7 @@ class KeptStates:
         )
 
     def keep(self, plan: Plan, arrays: Mapping[str, Array], iterations: int) -> None:
-        """Keep the state after a plan's round, and the one before it.
+        """Keep the state after a plan's round, and those before it that may be asked for.
 
         Parameters
         ----------
@@ -102,7 +108,7 @@ class KeptStates:
         """
         state = ClientState(arrays, plan.server_round, iterations, plan.run, self._partition_id)
         if self.folder is not None:
-            saved = StateFolder(self.folder, plan.run, keep=self.count)
+            saved = StateFolder(self.folder, plan.run, checkpoint_every=self.checkpoint_every)
             saved.save(self._partition_id, state, after=plan.state_round)
             self._state.pop(PREVIOUS_KEY, None)
             self._state[STATE_KEY] = ConfigRecord({ROUND_KEY: plan.server_round})

@@ -13,12 +13,7 @@ from torch import nn
 
 from simulations.baselines import AloneClient, BaselineClient, ScaffoldClient
 from simulations.baselines.lasting import LastingClient
-from simulations.client_parts import (
-    kept_states,
-    state_folder,
-    training_batches,
-    validation_batches,
-)
+from simulations.client_parts import state_folder, training_batches, validation_batches
 from simulations.flower_strategies import flower_strategy
 from simulations.run_models import plain_model
 from simulations.server_evaluation import evaluate_globally
@@ -66,7 +61,7 @@ def make_client(
         **common,
         state=state,
         state_dir=state_folder(settings, folder),
-        kept_states=kept_states(settings),
+        checkpoint_every=settings.simulation.checkpoint_every,
     )
 
 

@@ -40,12 +40,3 @@ def state_folder(settings: RunSettings, folder: Path) -> Path | None:
     if group.state_dir is not None:
         return Path(group.state_dir)
     return folder / STATES if settings.simulation.checkpoint_every else None
-
-
-def kept_states(settings: RunSettings) -> int:
-    """Return how many states of a client are saved.
-
-    One for each round since the last checkpoint, and the checkpoint's own. A reply may be lost, so
-    that there are two of them also without checkpoints.
-    """
-    return 1 + max(1, settings.simulation.checkpoint_every)

@@ -27,8 +27,9 @@ class LastingClient(BaselineClient):
     state_dir : Path, optional
         Folder where they are saved instead, for a client that is started again, and for a run that
         is resumed.
-    kept_states : int
-        How many are saved there: one more than the rounds between two checkpoints of the server.
+    checkpoint_every : int
+        Rounds between two checkpoints of the server, 0 for none: the states that the last two name
+        stay in the folder as well.
     **options
         As for :class:`BaselineClient`.
 
@@ -47,13 +48,15 @@ class LastingClient(BaselineClient):
         partition_id: int,
         state: RecordDict,
         state_dir: Path | None = None,
-        kept_states: int = 2,
+        checkpoint_every: int = 0,
         **options: Any,
     ) -> None:
         super().__init__(
             model, train_batches, validation_batches, partition_id=partition_id, **options
         )
-        self.kept = KeptStates(state, state_dir, partition_id=partition_id, count=kept_states)
+        self.kept = KeptStates(
+            state, state_dir, partition_id=partition_id, checkpoint_every=checkpoint_every
+        )
 
 
 def plan_in(config: dict[str, Any], strategy: str) -> StatePlan:

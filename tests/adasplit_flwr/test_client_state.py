@@ -293,7 +293,9 @@ def test_a_run_name_that_is_a_file_name_is_taken(tmp_path: Path, run: str) -> No
     assert files_of(tmp_path) == [f"{run}/client-3/round-1.npz"]
 
 
-def test_negative_numbers_are_refused(states: StateFolder) -> None:
+def test_negative_numbers_are_refused(tmp_path: Path, states: StateFolder) -> None:
+    with pytest.raises(SettingsError, match="checkpoint_every is -1; it must be a whole number fr"):
+        StateFolder(tmp_path, "run", checkpoint_every=-1)
     with pytest.raises(SettingsError, match="partition_id is -1"):
         states.load(-1, 0)
     with pytest.raises(SettingsError, match="server_round is -1"):

@@ -43,9 +43,9 @@ def test_memory_has_the_last_round_and_the_one_it_went_on_from() -> None:
     assert value_of(KeptStates(state, None, partition_id=2), 5) == (5.0, 25)
 
 
-def test_a_folder_has_as_many_as_were_asked_for(tmp_path: Path) -> None:
+def test_a_folder_has_those_that_may_be_asked_for(tmp_path: Path) -> None:
     state = RecordDict()
-    kept = KeptStates(state, tmp_path, partition_id=2, count=3)
+    kept = KeptStates(state, tmp_path, partition_id=2, checkpoint_every=3)
     for number in range(1, 6):
         kept.keep(StatePlan("run", number, number - 1), named(number), number)
     files = sorted((tmp_path / "run" / "client-2").iterdir())

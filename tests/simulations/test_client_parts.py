@@ -1,7 +1,8 @@
-"""Batches of a simulated client, and where and how often its state is saved."""
+"""Batches of a simulated client, where its state is saved, and which checkpoints it goes with."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,7 @@ import torch
 from flwr.app import RecordDict
 
 from simulations import adasplit_parts, baseline_parts
-from simulations.client_parts import (
-    kept_states,
-    state_folder,
-    training_batches,
-    validation_batches,
-)
+from simulations.client_parts import state_folder, training_batches, validation_batches
 from simulations.data import FederatedData, load_data
 from simulations.settings import RunSettings
 from strategies.client_rounds import StatePlan
@@ -69,14 +65,25 @@ def test_states_go_to_the_runs_folder_unless_told_or_without_checkpoints(
     assert folder(state_dir="/states", checkpoint_every=0) == Path("/states")
 
 
-@pytest.mark.parametrize(("every", "states"), [(1, 2), (5, 6), (0, 2)])
-def test_states_reach_back_to_the_last_checkpoint_and_to_a_lost_reply(
-    every: int, states: int, tmp_path: Path
+@pytest.mark.parametrize("every", [0, 1, 5])
+@pytest.mark.parametrize(
+    ("algorithm", "changes", "make_client"),
+    [
+        ("adasplit", {}, adasplit_parts.make_client),
+        ("baseline", {"strategy": "alone"}, baseline_parts.make_client),
+        ("baseline", {"strategy": "scaffold"}, baseline_parts.make_client),
+    ],
+)
+def test_clients_know_how_often_the_server_keeps_a_checkpoint(
+    algorithm: str,
+    changes: dict[str, Any],
+    make_client: Callable[..., Any],
+    every: int,
+    tmp_path: Path,
 ) -> None:
-    settings = small("adasplit", checkpoint_every=every)
-    assert kept_states(settings) == states
-    client = adasplit_parts.make_client(settings, 2, RecordDict(), tmp_path)
-    assert client.kept.count == states
+    settings = small(algorithm, **changes, checkpoint_every=every)
+    client = make_client(settings, 2, RecordDict(), tmp_path)
+    assert client.kept.checkpoint_every == every
 
 
 def test_without_checkpoints_a_client_goes_on_after_a_lost_reply(tmp_path: Path) -> None:
