@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from strategies.planning import Candidate
 
 _SHOWN = 8
+_WIDEST = 500
 _GOALS = {
     "adasplit": ("learned", "steps"),
     "zerofl": ("weights up",),
@@ -78,7 +79,10 @@ def plan(
     console = Console()
     ranked: list[Candidate[Any]] = list(chosen.ranked())
     algorithm = "zerofl" if "sparsity" in chosen.chosen.choice else "adasplit"
-    console.print(_table(ranked[:_SHOWN], _GOALS[algorithm]))
+    table = _table(ranked[:_SHOWN], _GOALS[algorithm])
+    # A terminal that is too narrow wraps a line, which is better than digits that are left out.
+    needed = console.measure(table, options=console.options.update(width=_WIDEST)).maximum
+    Console(width=max(console.width, needed)).print(table)
     fits = f"{len(ranked)} of {len(chosen.candidates)} candidates fit"
     console.print(f"{fits}; the best are above, and the first is:", highlight=False)
     keys = {kebab(name): value for name, value in chosen.chosen.choice.items()}

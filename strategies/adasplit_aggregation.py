@@ -89,7 +89,10 @@ class ExchangeAggregation:
             at fault, nothing has been learned.
         """
         replies, refusals = sort_replies(results, failures)
-        good, refused = ExchangeChecker(asked, self._shapes, self._weights).split(replies)
+        ledger = self._turns.ledger
+        most_samples = None if ledger is None else ledger.needs.samples
+        checker = ExchangeChecker(asked, self._shapes, self._weights, most_samples)
+        good, refused = checker.split(replies)
         answers = [exchange.answer for exchange in good]
         refusals = name_missing(asked.members, answers, [*refusals, *refused])
         restarts = self._begin_again(server_round, asked, refusals)
@@ -113,8 +116,8 @@ class ExchangeAggregation:
         report = round_report(
             server_round, turn, good, refusals, asked.meter, lessons, self._trainer, returned
         )
-        if self._turns.ledger is not None:
-            self._turns.ledger.charge(turn.work, asked.meter.traffic(), report.clients)
+        if ledger is not None:
+            ledger.charge(turn.work, asked.meter.traffic(), report.clients)
         return replace(report, restarts=restarts)
 
     def _returned(self, asked: Asked[ExchangePlan], good: Sequence[Exchange]) -> dict[int, int]:

@@ -140,6 +140,10 @@ class Needs:
         """Say whether a client has a loss of its own, or gradients that wait for it."""
         return self._settings.local_loss or bool(self._clients.gradients(client))
 
+    def samples(self, client: int) -> int:
+        """Return how many samples a client's next exchange takes."""
+        return sum(self._sizes(client, 0))
+
     def took(self, client: int) -> None:
         """Note that a client has taken an exchange's batches."""
         self.taken[client] = self.taken.get(client, 0) + len(self._sizes(client, 0))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import reprlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -123,14 +123,21 @@ class ExchangeChecker:
         Of the activations.
     weights : ClientWeights
         Decodes client parts.
+    most_samples : callable, optional
+        With a budget, tells by partition id what a client's exchange takes: it pays for no more.
     """
 
     def __init__(
-        self, asked: Asked[ExchangePlan], shapes: CutShapes, weights: ClientWeights
+        self,
+        asked: Asked[ExchangePlan],
+        shapes: CutShapes,
+        weights: ClientWeights,
+        most_samples: Callable[[int], int] | None = None,
     ) -> None:
         self._asked = asked
         self._shapes = shapes
         self._weights = weights
+        self._most_samples = most_samples
 
     def split(self, replies: Sequence[Answer[FitRes]]) -> tuple[list[Exchange], list[Refusal]]:
         """Decode the good replies and say why the others are refused, both in their order."""
@@ -155,6 +162,7 @@ class ExchangeChecker:
         plan = self._asked.plan_of(reply.member)
         if not plan.finish:
             check_examples(result.num_examples, sender)
+            self._check_paid(result.num_examples, reply.member.partition_id, sender)
         came = result.metrics.get("round")
         if type(came) is not int or came != plan.server_round:
             reason = f"a reply to round {plan.server_round} expected, to {reprlib.repr(came)} came"
@@ -182,6 +190,12 @@ class ExchangeChecker:
             reason = f"{len(tensors) - uploaded} arrays came that nobody asked for"
             raise PayloadError(reason, sender=sender, field="arrays")
         return Exchange(reply, batches, weights)
+
+    def _check_paid(self, num_examples: int, client: int, sender: str) -> None:
+        if self._most_samples is None or num_examples <= (most := self._most_samples(client)):
+            return
+        reason = f"{num_examples} samples, but by batch_sizes the exchange has {most}"
+        raise PayloadError(reason, sender=sender, field="num_examples")
 
     def _iterations(self, result: FitRes, plan: ExchangePlan, sender: str) -> int:
         if plan.finish:

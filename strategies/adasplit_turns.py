@@ -262,15 +262,17 @@ class Turns:
         self, cohort: Cohort, budget: RoundBudget, server_round: int, is_global: bool
     ) -> tuple[list[Member], Shares]:
         """Go on with the turn of a client, or with the next client that can afford one."""
+        passed_over: set[int] = set()
 
         def pick(candidates: Sequence[int]) -> list[int]:
-            shares, trial = Shares(), RoundBudget(self.ledger, server_round)
-            shares.pick(
+            of_pass, trial = Shares(), RoundBudget(self.ledger, server_round)
+            of_pass.pick(
                 self._ranking(candidates, server_round),
                 self._settings.uploads(len(candidates)),
                 trial,
             )
-            return sorted(shares.picks)
+            passed_over.update(of_pass.held_back)
+            return sorted(of_pass.picks)
 
         shares, picker = Shares(), pick if is_global else None
         available = [member.partition_id for member in cohort.members()]
@@ -278,6 +280,7 @@ class Turns:
             client = members[0].partition_id
             uploads = self.relay.goes_on(client, available, picker)
             shares.fill([client], int(uploads), budget)
+            shares.held_back |= passed_over
             if not shares.asked:
                 self.sharing.idles()
             return members, shares
@@ -293,6 +296,7 @@ class Turns:
         members = self._still_there(cohort, [client])
         self.sharing.begin([client])
         shares.fill([client], int(uploads), budget)
+        shares.held_back |= passed_over
         return members, shares
 
     def _still_there(self, cohort: Cohort, clients: Collection[int]) -> list[Member]:

@@ -73,7 +73,8 @@ def run_totals(folder: Path) -> Totals:
 def client_costs(folder: Path) -> tuple[float, float, float]:
     """Return mean bytes up, bytes down and training seconds per client and round.
 
-    Means over good replies; the bytes down over every client that was asked.
+    Means over good replies; the bytes down over every client that was asked. NaN where nobody ever
+    was, as a budget may have it.
 
     Raises
     ------
@@ -81,7 +82,9 @@ def client_costs(folder: Path) -> tuple[float, float, float]:
         If ``clients.csv`` is missing or lacks a column, or no client ever replied well.
     """
     columns = ("uplink_bytes", "downlink_bytes", "train_seconds", "failure")
-    clients = required_table(folder, "clients.csv", columns)
+    clients = _asked_clients(folder, columns)
+    if clients is None:
+        return (float("nan"),) * 3
     good = clients[clients["failure"].isna()]
     if good.empty:
         raise DataError(f"{folder / 'clients.csv'}: no client ever replied well")
@@ -100,8 +103,10 @@ def client_memory(folder: Path) -> float:
     DataError
         If ``clients.csv`` is missing.
     """
-    clients = required_table(folder, "clients.csv", ())
-    told = numbers(clients, MEMORY) if MEMORY in clients else np.array([])
+    clients = _asked_clients(folder)
+    told = np.array([])
+    if clients is not None and MEMORY in clients:
+        told = numbers(clients, MEMORY)
     return float(max(told[np.isfinite(told)], default=np.nan))
 
 
@@ -127,6 +132,17 @@ def required_table(folder: Path, name: str, columns: Sequence[str]) -> pd.DataFr
     table = read_table(folder / name, columns)
     if table is None:
         raise DataError(f"{folder / name}: the table is missing or has no rows")
+    return table
+
+
+def _asked_clients(folder: Path, columns: Sequence[str] = ()) -> pd.DataFrame | None:
+    """Read ``clients.csv``; None where the rounds say that nobody was ever asked."""
+    table = read_table(folder / "clients.csv", columns)
+    if table is None:
+        rounds = required_table(folder, "rounds.csv", ())
+        if "clients" in rounds and (numbers(rounds, "clients") == 0).all():
+            return None
+        return required_table(folder, "clients.csv", columns)
     return table
 
 

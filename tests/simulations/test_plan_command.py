@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pytest
 import tomli_w
 
 from tests.simulations.small_runs import SMALL
@@ -45,12 +46,16 @@ def test_a_files_own_budget_holds_unless_another_is_given(tmp_path: Path) -> Non
     assert invoke("plan", path, "--bytes-budget", "1e9").exit_code == 0
 
 
-def test_sparsity_and_mask_ratio_of_zerofl_are_printed(tmp_path: Path) -> None:
+def test_sparsity_and_mask_ratio_of_zerofl_are_printed_whole_on_a_narrow_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
     result = invoke("plan", config(tmp_path, SMALL), "--multiply-adds-budget", "3e8")
     assert result.exit_code == 0, result.output
     assert "sparsity = " in result.output
     assert "mask-ratio = " in result.output
     assert "weights up" in result.output
+    assert "…" not in result.output
 
 
 def test_the_cheapest_is_named_where_nothing_fits(tmp_path: Path) -> None:

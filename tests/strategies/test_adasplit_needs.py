@@ -18,14 +18,14 @@ EPOCH = (4, 4, 2)
 
 
 class Case:
-    """A client 0 that knows nothing yet, in a run of nine rounds."""
+    """A client 0 that knows nothing yet."""
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, rounds: int = 9, **options: Any) -> None:
         settings = AdaSplitSettings(**{"kappa": 0.0, **options})
         self.costs = ExchangeCosts(tiny_split(), settings, (FEATURES,), CLASSES, "run")
-        self.clients, self.sharing = KnownClients(), Sharing(settings, 9)
+        self.clients, self.sharing = KnownClients(), Sharing(settings, rounds)
         self.needs = Needs(
-            self.costs, {0: EPOCH, 1: EPOCH}, settings, 9, self.clients, self.sharing
+            self.costs, {0: EPOCH, 1: EPOCH}, settings, rounds, self.clients, self.sharing
         )
 
     def of(self, server_round: int, sizes: tuple[int, ...], **told: Any) -> Costs:
@@ -59,6 +59,15 @@ def test_gradients_are_paid_for_when_they_are_earned() -> None:
     case.needs.took(0)
     assert case.needs.committed(4) == {0: later}
     assert case.needs.trains_without_upload(0)
+
+
+def test_what_follows_counts_with_the_longest_numbers_of_rounds() -> None:
+    case = Case(rounds=300, server_gradient="selected")
+    later = case.of(300, EPOCH, returned=EPOCH, state_round=299)
+    now = case.of(1, EPOCH, upload=True, begins=True)
+    assert case.needs.need(0, 1, upload=True) == now + later
+    assert later.bytes > case.of(300, EPOCH, returned=EPOCH, state_round=1).bytes
+    assert later.bytes > case.of(2, EPOCH, returned=EPOCH, state_round=299).bytes
 
 
 def test_a_client_that_lost_its_state_begins_with_the_first_batch() -> None:

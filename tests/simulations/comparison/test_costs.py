@@ -60,6 +60,18 @@ def test_memory_is_the_most_that_a_client_told(run: Path) -> None:
     assert client_memory(run) == 512.5
 
 
+def test_where_nobody_was_ever_asked_no_client_cost_anything_known(run: Path) -> None:
+    (run / "clients.csv").unlink()
+    add_columns(run, clients=0)  # a budget may have it
+    assert np.isnan(client_costs(run)).all()
+    assert np.isnan(client_memory(run))
+    rounds = pd.read_csv(run / "rounds.csv")
+    rounds.assign(clients=[0] * (len(rounds) - 1) + [2]).to_csv(run / "rounds.csv", index=False)
+    for read in (client_costs, client_memory):
+        with pytest.raises(DataError, match=r"clients\.csv: the table is missing"):
+            read(run)
+
+
 def test_columns_are_summed_up_to_each_round_with_gaps_as_zero() -> None:
     rounds = pd.DataFrame({"a": [np.nan, 1, 2], "b": [0, 10, 20]})
     assert summed_up(rounds, "a", "b").tolist() == [0, 11, 33]

@@ -170,6 +170,29 @@ def test_multiply_adds_are_samples_times_counts_by_hand() -> None:
     assert total.server_ops == 96 * 3 * 32  # its input's gradient goes back
 
 
+def test_a_pass_that_is_cut_short_promises_only_the_picks_that_are_sure() -> None:
+    costs = foretold((12, 12, 12, 12), client_weights="relayed", eta=0.5)
+    # Two of each four turns upload. The fifth turn begins a pass: it may upload, or none yet.
+    assert (costs.of(4).total.learned, costs.of(4).least_learned) == (24, 24)
+    assert (costs.of(5).total.learned, costs.of(5).least_learned) == (36, 24)
+    # Of three turns out of four one at the least is among the two.
+    assert (costs.of(7).total.learned, costs.of(7).least_learned) == (48, 36)
+    assert [costs.of(rounds).is_exact for rounds in (4, 5)] == [True, False]
+
+
+def test_a_client_that_is_drawn_every_time_costs_what_it_does_where_all_train() -> None:
+    drawn, of_all = (
+        foretold(EQUAL, eta=1.0, **some).of(4) for some in ({"fraction_fit": 0.67}, {})
+    )
+    assert [own.bytes for own in drawn.clients] == [own.bytes for own in of_all.clients]
+    assert drawn.clients[0].down.weights == 4 * (30 + 5 + 15 + 3)
+
+
+def test_where_turns_depend_on_the_picks_nothing_is_promised() -> None:
+    costs = foretold(EQUAL, client_weights="relayed", eta=0.4, **GRADIENTS).of(ROUNDS)
+    assert (costs.least_learned, costs.least_steps, costs.is_exact) == (0, 0, False)
+
+
 def test_other_shares_than_the_settings_can_be_asked_for() -> None:
     costs = foretold(EQUAL, kappa=0.3, eta=0.4)
     assert costs.of(10, kappa=0.5, eta=1.0) == foretold(EQUAL, kappa=0.5, eta=1.0).of(10)

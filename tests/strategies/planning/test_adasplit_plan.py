@@ -121,6 +121,12 @@ def test_shared_parts_and_gradients_are_planned_too() -> None:
     assert plan.settings.client_weights == "relayed"
 
 
+def test_who_uploads_of_a_relayed_pass_are_picked_among_all() -> None:
+    settings = AdaSplitSettings(client_weights="relayed")
+    plan = planned(settings=settings, kappas=[0.0], clients_per_round=2)
+    assert [candidate.settings.uploads(4) for candidate in plan.candidates] == [1, 2, 3, 4]
+
+
 def test_the_table_has_a_row_for_each_candidate() -> None:
     plan = planned(bytes_budget=100_000)
     table = plan.table()

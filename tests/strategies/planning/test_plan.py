@@ -62,6 +62,13 @@ def test_the_cheapest_is_what_overruns_a_limit_least() -> None:
         choose(candidates, budget)
 
 
+def test_of_what_overruns_a_limit_of_zero_the_cheapest_has_the_fewest_bytes() -> None:
+    budget = Budget(bytes=0, multiply_adds=10)
+    candidates = [candidate("a", (9,), 5, 20, budget), candidate("b", (1,), 30, 11, budget)]
+    with pytest.raises(SettingsError, match="with cut a, takes 5 bytes"):
+        choose(candidates, budget)
+
+
 def test_an_empty_grid_is_refused() -> None:
     with pytest.raises(SettingsError, match="the grid is empty"):
         choose([], Budget())

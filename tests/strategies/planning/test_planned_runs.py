@@ -69,8 +69,8 @@ def test_plans_of_fifty_random_budgets_are_the_best_of_all_runs_and_stay_within(
     costs = [run_of(kappa, eta, cut) for cut in CUTS for kappa in KAPPAS for eta in ETAS]
     least, most = (np.array(costs).min(axis=0), np.array(costs).max(axis=0))
     generator = np.random.default_rng(4)
-    plans, refused = set(), 0
-    for _ in range(50):
+    plans, planned_runs, refused = set(), 0, 0
+    while planned_runs < 50:
         limits = [
             int(generator.uniform(0.98 * least[place], 1.02 * most[place])) for place in (1, 2)
         ]
@@ -80,6 +80,7 @@ def test_plans_of_fifty_random_budgets_are_the_best_of_all_runs_and_stay_within(
             with pytest.raises(SettingsError, match="none of 48 candidates fits"):
                 planned(*limits)
             continue
+        planned_runs += 1
         plan = planned(*limits)
         choice = plan.chosen.choice
         chosen = (choice["kappa"], choice["eta"], choice["cut"])
@@ -93,7 +94,7 @@ def test_plans_of_fifty_random_budgets_are_the_best_of_all_runs_and_stay_within(
             ops,
         )
         plans.add(chosen)
-    assert refused < 20
+    assert 0 < refused < 50
     assert len(plans) > 5
 
 
