@@ -1,4 +1,4 @@
-"""How much a round computed: multiply-adds of clients and server, for ``rounds.csv``."""
+"""How much a round computed: multiply-adds of clients and server, for a run's tables."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from simulations.run_models import plain_model, split_model
 from simulations.settings import RunSettings
 from simulations.zerofl_parts import sparse_layer_names
 from strategies import AdaSplitRoundReport, RoundReport
+from strategies.adasplit_report import AdaSplitClientReport
 from zerofl_flwr.costs import StepCosts, step_costs
 
 NO_COMPUTE: dict[str, int] = {
@@ -19,7 +20,7 @@ NO_COMPUTE: dict[str, int] = {
     "server_forward_ops": 0,
     "server_ops": 0,
 }
-"""Columns of ``rounds.csv``, of a round in which nobody trains."""
+"""Columns of ``rounds.csv`` and ``clients.csv``, where nobody trains."""
 
 
 class ComputeMeter:
@@ -38,7 +39,12 @@ class ComputeMeter:
         self._settings = settings
 
     def columns(self, report: Report) -> dict[str, int]:
-        """Return a round's multiply-adds, summed over clients.
+        """Return a round's multiply-adds: those of :meth:`of_clients`, summed."""
+        clients = self.of_clients(report)
+        return {name: sum(client[name] for client in clients) for name in NO_COMPUTE}
+
+    def of_clients(self, report: Report) -> list[dict[str, int]]:
+        """Return what each client of a round computed, and the server on what it uploaded.
 
         Parameters
         ----------
@@ -47,12 +53,13 @@ class ComputeMeter:
 
         Returns
         -------
-        dict of str to int
-            Of forward passes alone in ``client_forward_ops`` and ``server_forward_ops``, with the
-            backward passes in ``client_ops`` and ``server_ops``. A server that trains no network
-            has 0. AdaSplit's clients run a batch forward twice, and backward once more, if the
-            server's gradients of it come; its server counts the samples that it learned from.
-            ZeroFL's masked layers count by the non-zeros of the round's sparsities.
+        list of dict of str to int
+            In the order of ``report.clients``: multiply-adds of forward passes alone in
+            ``client_forward_ops`` and ``server_forward_ops``, with the backward passes in
+            ``client_ops`` and ``server_ops``. A server that trains no network has 0. AdaSplit's
+            clients run a batch forward twice, and backward once more, if the server's gradients of
+            it come; its server counts the samples that it learned from. ZeroFL's masked layers
+            count by the non-zeros of the round's sparsities.
 
         Raises
         ------
@@ -60,29 +67,31 @@ class ComputeMeter:
             If the run's model cannot take a training step.
         """
         if isinstance(report, AdaSplitRoundReport):
-            return self._of_split(report)
-        samples = sum(client.num_examples for client in report.good)
-        samples *= self._settings.training.local_epochs
+            return [self._of_split(client) for client in report.clients]
         forward: float = self._whole.forward
         total: float = self._whole.total
         if isinstance(report, RoundReport):
             plan = report.plan
             forward, total = self._whole.sparse(plan.sparsity, plan.activation_sparsity)
-        return NO_COMPUTE | {
-            "client_forward_ops": round(samples * forward),
-            "client_ops": round(samples * total),
-        }
+        epochs = self._settings.training.local_epochs
+        samples = [0 if client.failure else client.num_examples for client in report.clients]
+        return [
+            NO_COMPUTE
+            | {
+                "client_forward_ops": round(epochs * count * forward),
+                "client_ops": round(epochs * count * total),
+            }
+            for count in samples
+        ]
 
-    def _of_split(self, report: AdaSplitRoundReport) -> dict[str, int]:
+    def _of_split(self, client: AdaSplitClientReport) -> dict[str, int]:
         own, again, server = self._parts.own, self._parts.again, self._parts.server
-        trained = sum(client.num_examples for client in report.clients)
-        returned = sum(client.gradient_samples for client in report.clients)
-        learned = sum(client.server_samples for client in report.clients)
+        trained, returned = client.num_examples, client.gradient_samples
         return {
             "client_forward_ops": trained * own.forward + returned * again.forward,
             "client_ops": trained * own.total + returned * again.total,
-            "server_forward_ops": learned * server.forward,
-            "server_ops": learned * server.total,
+            "server_forward_ops": client.server_samples * server.forward,
+            "server_ops": client.server_samples * server.total,
         }
 
     @cached_property

@@ -230,7 +230,12 @@ class Recorder:
         row |= self._compute.columns(report)
         if isinstance(report, RoundReport):
             self._zeros.add(server_round, report.masks)
-        self._journal.append_round(row, round_tables(server_round, report, self._tests))
+        tables = round_tables(server_round, report, self._tests)
+        for client, compute in zip(
+            tables["clients"], self._compute.of_clients(report), strict=True
+        ):
+            client |= compute
+        self._journal.append_round(row, tables)
         if simulation.tensorboard:
             write_scalars(self.folder / _TENSORBOARD, row)
         last = server_round == simulation.rounds

@@ -60,6 +60,13 @@ def test_a_baselines_clients_train_the_whole_network_every_epoch() -> None:
     assert meter.columns(BaselineRoundReport(1, CLIENTS[2:])) == NO_COMPUTE
 
 
+def test_each_client_has_its_own_share_and_a_failed_one_none() -> None:
+    meter = ComputeMeter(baseline(model="digits_cnn"))
+    clients = meter.of_clients(BaselineRoundReport(1, CLIENTS))
+    assert [client["client_ops"] for client in clients] == [10 * STEP, 5 * STEP, 0]
+    assert [client["client_forward_ops"] for client in clients] == [10 * FORWARD, 5 * FORWARD, 0]
+
+
 def test_zerofls_masked_layers_count_by_their_non_zeros() -> None:
     settings = small(sparsity=0.75, sparsity_schedule="constant", activation_sparsity=0.5)
     row = ComputeMeter(settings).columns(RoundReport(settings.zerofl.plan(1), CLIENTS, []))
