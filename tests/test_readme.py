@@ -98,7 +98,7 @@ def test_command_lines_run_as_written(tmp_path: Path) -> None:
         for line in block.splitlines()
         if line.startswith("lean-flwr ")
     ]
-    assert len(commands) == 4
+    assert len(commands) == 5
     for command in commands:
         arguments = shlex.split(command)[1:]
         done = subprocess.run(
@@ -109,6 +109,9 @@ def test_command_lines_run_as_written(tmp_path: Path) -> None:
             check=False,
         )
         assert done.returncode == 0, done.stdout + done.stderr
+        if arguments[0] == "plan":
+            assert 'kappa = 0.45\neta = 0.35\ncut = "relu1"' in done.stdout
+            continue
         out = tmp_path / arguments[arguments.index("--out") + 1]
         if arguments[0] == "export":
             loaded = digits_cnn().load_state_dict(torch.load(out, weights_only=True))
