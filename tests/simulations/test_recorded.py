@@ -86,9 +86,11 @@ class Listening:
         self.heard.append(("timed",))
 
     def tested(self, server_round: int, loss: float, metrics: Any) -> None:
+        assert np.isfinite(loss)
         self.heard.append(("tested", server_round, loss, metrics))
 
     def tested_by_clients(self, loss: float, metrics: Any) -> None:
+        assert np.isfinite(loss)
         self.heard.append(("tested by clients", loss, metrics))
 
     def finish_round(self, server_round: int, arrays: Any, state: Any) -> None:
