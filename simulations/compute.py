@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 
 from adasplit_flwr.costs import SplitStepCosts, split_step_costs
@@ -37,11 +38,6 @@ class ComputeMeter:
 
     def __init__(self, settings: RunSettings) -> None:
         self._settings = settings
-
-    def columns(self, report: Report) -> dict[str, int]:
-        """Return a round's multiply-adds: those of :meth:`of_clients`, summed."""
-        clients = self.of_clients(report)
-        return {name: sum(client[name] for client in clients) for name in NO_COMPUTE}
 
     def of_clients(self, report: Report) -> list[dict[str, int]]:
         """Return what each client of a round computed, and the server on what it uploaded.
@@ -109,3 +105,12 @@ class ComputeMeter:
         """Costs of AdaSplit's steps."""
         shape = load_data(self._settings.data).sample_shape
         return split_step_costs(split_model(self._settings), shape, self._settings.adasplit)
+
+
+def summed(clients: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """Add up what clients computed: a round's columns of ``rounds.csv``."""
+    total = dict(NO_COMPUTE)
+    for client in clients:
+        for name in total:
+            total[name] += client[name]
+    return total

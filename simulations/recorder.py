@@ -23,7 +23,7 @@ from simulations.adasplit_checks import split_run_warnings
 from simulations.adasplit_parts import MASKS
 from simulations.checkpoint import Checkpoint
 from simulations.client_parts import STATES
-from simulations.compute import NO_COMPUTE, ComputeMeter
+from simulations.compute import NO_COMPUTE, ComputeMeter, summed
 from simulations.data import load_data
 from simulations.journal import LINES, TABLES, Journal
 from simulations.report import write_plots
@@ -227,13 +227,12 @@ class Recorder:
         if report is None:
             raise RoundFailedError(f"round {server_round} ended without a report of the strategy")
         row = round_row(server_round, report, self._seconds, self._test, self.settings)
-        row |= self._compute.columns(report)
+        computed = self._compute.of_clients(report)
+        row |= summed(computed)
         if isinstance(report, RoundReport):
             self._zeros.add(server_round, report.masks)
         tables = round_tables(server_round, report, self._tests)
-        for client, compute in zip(
-            tables["clients"], self._compute.of_clients(report), strict=True
-        ):
+        for client, compute in zip(tables["clients"], computed, strict=True):
             client |= compute
         self._journal.append_round(row, tables)
         if simulation.tensorboard:

@@ -12,7 +12,7 @@ from torch import nn
 
 from adasplit_flwr.split import split_sequential
 from simulations import recorder as recorder_module
-from simulations.compute import NO_COMPUTE, ComputeMeter
+from simulations.compute import NO_COMPUTE, ComputeMeter, summed
 from simulations.networks import lenet
 from simulations.runner import run
 from simulations.settings import RunSettings
@@ -51,13 +51,13 @@ def baseline(**changes: Any) -> RunSettings:
 
 def test_a_baselines_clients_train_the_whole_network_every_epoch() -> None:
     meter = ComputeMeter(baseline(local_epochs=2, model="digits_cnn"))
-    assert meter.columns(BaselineRoundReport(1, CLIENTS)) == {
+    assert summed(meter.of_clients(BaselineRoundReport(1, CLIENTS))) == {
         "client_forward_ops": 30 * FORWARD,
         "client_ops": 30 * STEP,
         "server_forward_ops": 0,
         "server_ops": 0,
     }
-    assert meter.columns(BaselineRoundReport(1, CLIENTS[2:])) == NO_COMPUTE
+    assert summed(meter.of_clients(BaselineRoundReport(1, CLIENTS[2:]))) == NO_COMPUTE
 
 
 def test_each_client_has_its_own_share_and_a_failed_one_none() -> None:
@@ -69,7 +69,9 @@ def test_each_client_has_its_own_share_and_a_failed_one_none() -> None:
 
 def test_zerofls_masked_layers_count_by_their_non_zeros() -> None:
     settings = small(sparsity=0.75, sparsity_schedule="constant", activation_sparsity=0.5)
-    row = ComputeMeter(settings).columns(RoundReport(settings.zerofl.plan(1), CLIENTS, []))
+    row = summed(
+        ComputeMeter(settings).of_clients(RoundReport(settings.zerofl.plan(1), CLIENTS, []))
+    )
     # The first and the last layer are dense by default; three quarters of the others are zero.
     dense, masked = FIRST + LAST, SECOND + THIRD
     forward = dense + masked // 4
@@ -81,7 +83,7 @@ def test_zerofls_masked_layers_count_by_their_non_zeros() -> None:
 def test_zerofl_without_sparsity_counts_as_the_dense_network() -> None:
     settings = small(sparsity=0.9, sparsity_schedule="constant")
     plan = small(sparsity=0.0, sparsity_schedule="constant").zerofl.plan(1)
-    row = ComputeMeter(settings).columns(RoundReport(plan, CLIENTS, []))
+    row = summed(ComputeMeter(settings).of_clients(RoundReport(plan, CLIENTS, [])))
     assert (row["client_forward_ops"], row["client_ops"]) == (15 * FORWARD, 15 * STEP)
 
 
@@ -109,7 +111,7 @@ def split_report() -> AdaSplitRoundReport:
 
 def test_adasplits_clients_run_again_what_gradients_come_for() -> None:
     settings = small_split(**LENET, local_loss=False, server_gradient="selected", kappa=0.0)
-    assert ComputeMeter(settings).columns(split_report()) == {
+    assert summed(ComputeMeter(settings).of_clients(split_report())) == {
         "client_forward_ops": (10 + 4) * CLIENT,
         "client_ops": (10 + 2 * 4) * CLIENT,
         "server_forward_ops": 7 * SERVER,
@@ -118,7 +120,7 @@ def test_adasplits_clients_run_again_what_gradients_come_for() -> None:
 
 
 def test_adasplits_clients_train_part_and_head_with_a_loss_of_their_own() -> None:
-    row = ComputeMeter(small_split(**LENET)).columns(split_report())
+    row = summed(ComputeMeter(small_split(**LENET)).of_clients(split_report()))
     assert row["client_forward_ops"] == 10 * (CLIENT + HEAD) + 4 * CLIENT
     assert row["client_ops"] == 10 * (2 * CLIENT + 3 * HEAD) + 2 * 4 * CLIENT
     # Where clients get no gradients, the server computes none of its input.

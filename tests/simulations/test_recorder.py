@@ -13,7 +13,7 @@ from rich.console import Console
 
 from simulations import recorder as recorder_module
 from simulations.checkpoint import Checkpoint
-from simulations.compute import NO_COMPUTE, ComputeMeter
+from simulations.compute import NO_COMPUTE, ComputeMeter, summed
 from simulations.recorder import Recorder
 from simulations.settings import RunSettings, read_config
 from simulations.zerofl_parts import initial_arrays
@@ -120,7 +120,7 @@ def test_a_rounds_figures_are_in_all_tables(tmp_path: Path) -> None:
             "train_seconds": 2.0,
             "round_seconds": 2.5,
             "nonzero_ratio": 0.25,
-            **ComputeMeter(settings).columns(report_of(settings, 1)),
+            **summed(ComputeMeter(settings).of_clients(report_of(settings, 1))),
         }
     )
     assert rounds["learning_rate"].tolist()[2] == pytest.approx(0.05)
