@@ -66,61 +66,40 @@ def test_flwr_run_trains_by_any_method_and_writes_the_run_folder(
         if (_REPOSITORY / name).is_file():
             (app / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(_REPOSITORY / name, app / name)
-    out = tmp_path / "results"
-    config = f'num-clients=6 clients-per-round=3 rounds=2 samples-per-client=40 out="{out}"'
     command = [flwr, "run", str(app), "--stream", "--federation-config", "num-supernodes=6"]
-    done = subprocess.run(
-        [*command, "--run-config", config],
-        env=flwr_environment,
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
-    output = done.stdout + done.stderr
-    assert (out / "rounds.csv").exists(), output
-    rounds = pd.read_csv(out / "rounds.csv")
+    config = "num-clients=6 clients-per-round=3 rounds=2 samples-per-client=40"
+
+    def flwr_run(name: str, options: str = "") -> tuple[Path, pd.DataFrame, str]:
+        """Run the app by the one SuperLink; return the run's folder, its rounds, what was said."""
+        out = tmp_path / name
+        done = subprocess.run(
+            [*command, "--run-config", f'{config} out="{out}" {options}'],
+            env=flwr_environment,
+            capture_output=True,
+            text=True,
+            timeout=200,
+            check=False,
+        )
+        output = done.stdout + done.stderr
+        assert (out / "rounds.csv").exists(), output
+        assert (out / "model.npz").exists(), output
+        return out, pd.read_csv(out / "rounds.csv"), output
+
+    out, rounds, output = flwr_run("results")
     assert rounds["round"].tolist() == [0, 1, 2]
     assert rounds["replies"].tolist() == [0, 3, 3], output
     settings = tomllib.loads((out / "config.toml").read_text())
     assert settings["num-clients"] == 6
     assert settings["samples-per-client"] == 40
-    assert (out / "model.npz").exists()
-    # The other method, by the same app and SuperLink.
-    split = tmp_path / "split"
-    options = ' algorithm="adasplit" kappa=0.5 slow="0:1.5"'
-    done = subprocess.run(
-        [*command, "--run-config", config.replace(str(out), str(split)) + options],
-        env=flwr_environment,
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
-    output = done.stdout + done.stderr
-    assert (split / "rounds.csv").exists(), output
-    rounds = pd.read_csv(split / "rounds.csv")
+    # The other method.
+    _, rounds, output = flwr_run("split", 'algorithm="adasplit" kappa=0.5 slow="0:1.5"')
     assert rounds["phase"].tolist() == ["local", "global"]
     assert rounds["picked"].tolist() == [0, 2], output
     assert rounds["test_failures"].tolist() == [0, 0], output
-    assert (split / "model.npz").exists()
     # A baseline whose clients keep a state between messages.
-    scaffold = tmp_path / "scaffold"
-    options = ' algorithm="baseline" strategy="scaffold"'
-    done = subprocess.run(
-        [*command, "--run-config", config.replace(str(out), str(scaffold)) + options],
-        env=flwr_environment,
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
-    output = done.stdout + done.stderr
-    assert (scaffold / "rounds.csv").exists(), output
-    rounds = pd.read_csv(scaffold / "rounds.csv")
+    _, rounds, output = flwr_run("scaffold", 'algorithm="baseline" strategy="scaffold"')
     assert rounds["replies"].tolist() == [3, 3], output
     assert rounds["accuracy"].notna().all(), output
-    assert (scaffold / "model.npz").exists()
 
 
 def test_a_run_is_resumed_with_its_own_settings_only() -> None:
