@@ -7,7 +7,6 @@ from logging import WARNING
 
 from flwr.common import (
     EvaluateIns,
-    EvaluateRes,
     FitIns,
     FitRes,
     Parameters,
@@ -23,25 +22,21 @@ from flwr.server.strategy import Strategy
 from strategies.alone import Alone
 from strategies.answers import Refusal, judge, name_missing, sort_replies
 from strategies.checked_fedavg import CheckedFedAvg
-from strategies.client_tests import ClientTestReport, read_tests
-from strategies.cohort import Cohort
+from strategies.client_tests import ClientTestReport
 from strategies.dense_mean import mean_model
 from strategies.dense_replies import check_model, check_round_told, read_arrays, split_checked
-from strategies.downlink import GlobalModel
-from strategies.initial_model import initial_model
-from strategies.member import Member
-from strategies.metering import Meter
 from strategies.replies import Failure, Reply
 from strategies.reports import BaselineRoundReport, client_reports
 from strategies.state import State, load_strategy_state, prefixed, strategy_state, unprefixed
 from strategies.wrapped import check_finite, in_own_dtypes
+from strategies.wrapper import Wrapper
 from zerofl_flwr.errors import RoundFailedError, SettingsError
 from zerofl_flwr.model_arrays import Array
 from zerofl_flwr.naming import unknown_name
 from zerofl_flwr.settings import FAILURE_POLICIES
 
 
-class Baseline(Strategy):
+class Baseline(Wrapper):
     """Runs a strategy as it is, with what is needed to compare it and to repeat it.
 
     Clients are sampled by (seed, round) and known by their partition id; the bytes of each message
@@ -105,7 +100,6 @@ class Baseline(Strategy):
         on_round: Callable[[BaselineRoundReport], None] | None = None,
         on_test: Callable[[ClientTestReport], None] | None = None,
     ) -> None:
-        super().__init__()
         if not isinstance(strategy, Strategy):
             raise SettingsError(f"Baseline runs a flwr.server.strategy.Strategy; got {strategy!r}")
         if on_failure not in FAILURE_POLICIES:
@@ -113,34 +107,16 @@ class Baseline(Strategy):
         for name, value in (("evaluate_every", evaluate_every), ("min_replies", min_replies)):
             if type(value) is not int or value < 1:
                 raise SettingsError(f"{name} is {value!r}; it must be a whole number from 1")
-        self.strategy = strategy
-        self.on_round, self.on_test = on_round, on_test
+        super().__init__(
+            strategy, array_names=array_names, sparse_downlink=False, seed=seed, on_test=on_test
+        )
+        self.on_round = on_round
         self._evaluate_every, self._last_round = evaluate_every, last_round
         self._min_replies, self._on_failure = min_replies, on_failure
-        self._model = GlobalModel(sparse_downlink=False, array_names=array_names)
-        self._cohort = Cohort(seed, getattr(strategy, "min_available_clients", 1))
-        self._meter, self._test_meter = Meter(), Meter()
-        self._asked: list[Member] = []
-        self._asked_to_test: list[Member] = []
 
     def __repr__(self) -> str:
         """Name the strategy."""
         return f"Baseline({self.strategy!r})"
-
-    def initialize_parameters(self, client_manager: ClientManager) -> Parameters | None:
-        """Take the strategy's initial model, or the first partition's.
-
-        Raises
-        ------
-        ClientFailedError
-            If neither has one.
-        SettingsError
-            If it has another number of arrays than `array_names`.
-        """
-        cohort = self._cohort.at(client_manager, 0, "initialize")
-        parameters = initial_model(self.strategy, cohort)
-        self._model.check_fits(parameters)
-        return parameters
 
     def configure_fit(
         self, server_round: int, parameters: Parameters, client_manager: ClientManager
@@ -152,17 +128,8 @@ class Baseline(Strategy):
         RoundFailedError
             If no client could be sampled.
         """
-        self._model.take(parameters)
-        self._meter = Meter()
-        cohort = self._cohort.at(client_manager, server_round, "fit", self._meter)
-        pairs = self.strategy.configure_fit(server_round, parameters, cohort)
-        if not pairs:
-            raise RoundFailedError(
-                f"round {server_round}: no clients could be sampled from "
-                f"{cohort.num_available()} available"
-            )
-        self._asked = [client for client, _ in pairs if isinstance(client, Member)]
-        return pairs
+        self.model.take(parameters)
+        return self._ask_to_train(server_round, parameters, client_manager)
 
     def aggregate_fit(
         self,
@@ -207,7 +174,7 @@ class Baseline(Strategy):
         restarts = own.restarts if own else 0
         clients = client_reports(good, refusals, self._meter)
         report = BaselineRoundReport(server_round, clients, restarts)
-        self._meter, self._asked = Meter(), []  # the meter holds the messages that went down
+        self._round_is_over()
         if self.on_round is not None:
             self.on_round(report)
         return parameters, {**report.metrics(), **metrics}
@@ -218,41 +185,7 @@ class Baseline(Strategy):
         """Let the strategy choose who tests, in the rounds that are tested."""
         if server_round % self._evaluate_every and server_round != self._last_round:
             return []
-        self._test_meter = Meter()
-        cohort = self._cohort.at(client_manager, server_round, "evaluate", self._test_meter)
-        pairs = self.strategy.configure_evaluate(server_round, parameters, cohort)
-        self._asked_to_test = [client for client, _ in pairs if isinstance(client, Member)]
-        return pairs
-
-    def aggregate_evaluate(
-        self,
-        server_round: int,
-        results: list[tuple[ClientProxy, EvaluateRes]],
-        failures: list[tuple[ClientProxy, EvaluateRes] | BaseException],
-    ) -> tuple[float | None, dict[str, Scalar]]:
-        """Check the clients' tests and report them; a failed one is logged, and ends nothing.
-
-        Returns
-        -------
-        tuple
-            The strategy's loss and metrics; and with them accuracies as means over clients, bytes
-            and failures.
-        """
-        has_trained = self.strategy.has_trained if isinstance(self.strategy, Alone) else _always
-        meter, self._test_meter = self._test_meter, Meter()  # it holds the messages
-        asked, self._asked_to_test = self._asked_to_test, []
-        report, good = read_tests(server_round, asked, meter, results, failures, has_trained)
-        if self.on_test is not None:
-            self.on_test(report)
-        ordered: list[tuple[ClientProxy, EvaluateRes]] = [(a.member, a.result) for a in good]
-        loss, metrics = self.strategy.aggregate_evaluate(server_round, ordered, failures)
-        return loss, {**report.metrics(), **metrics}
-
-    def evaluate(
-        self, server_round: int, parameters: Parameters
-    ) -> tuple[float, dict[str, Scalar]] | None:
-        """Evaluate on the server, as the strategy does."""
-        return self.strategy.evaluate(server_round, parameters)
+        return self._ask_to_test(server_round, parameters, client_manager)
 
     def state_arrays(self) -> State:
         """Return what the next round depends on: the strategy's."""
@@ -267,7 +200,7 @@ class Baseline(Strategy):
             self.strategy.check_reply(server_round, reply)
             return
         check_round_told(reply.result.metrics, server_round, str(reply.member), required=False)
-        check_model(reply, self._model.specs, self._model.names)
+        check_model(reply, self.model.specs, self.model.names)
 
     def _left_out(self, server_round: int, good: Sequence[Reply]) -> list[Refusal]:
         """Refuse the good replies of a round that has too few of them."""
@@ -286,7 +219,7 @@ class Baseline(Strategy):
         self, server_round: int, parameters: Parameters | None, good: Sequence[Reply], failed: int
     ) -> Parameters:
         """Bring a strategy's new model to the model's dtypes, and see that it is finite."""
-        name, model = type(self.strategy).__name__, self._model
+        name, model = type(self.strategy).__name__, self.model
         if not good:  # there are clients that begin again
             return ndarrays_to_parameters(model.arrays)
         if parameters is None:
@@ -303,7 +236,7 @@ class Baseline(Strategy):
         return ndarrays_to_parameters(arrays)
 
     def _mean(self, good: Sequence[Reply]) -> list[Array]:
-        model = self._model
+        model = self.model
         total = sum(reply.result.num_examples for reply in good)
         models = (
             (
@@ -316,6 +249,5 @@ class Baseline(Strategy):
         )
         return mean_model(model.arrays, models, total)
 
-
-def _always(client: int) -> bool:
-    return True
+    def _has_trained(self, client: int) -> bool:
+        return not isinstance(self.strategy, Alone) or self.strategy.has_trained(client)

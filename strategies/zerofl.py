@@ -5,31 +5,27 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from flwr.common import EvaluateIns, EvaluateRes, FitIns, FitRes, Parameters, Scalar
+from flwr.common import EvaluateIns, FitIns, FitRes, Parameters, Scalar
 from flwr.server.client_manager import ClientManager
 from flwr.server.client_proxy import ClientProxy
 from flwr.server.strategy import FedAvg, Strategy
 
 from strategies.aggregation import Aggregation
 from strategies.answers import Refusal, judge, name_missing, sort_replies
-from strategies.client_tests import ClientTestReport, read_tests
-from strategies.cohort import Cohort
-from strategies.downlink import GlobalModel
-from strategies.initial_model import initial_model
+from strategies.client_tests import ClientTestReport
 from strategies.mask_report import MaskHistory
-from strategies.member import Member
-from strategies.metering import Meter, Traffic
 from strategies.replies import Failure, Reply, ReplyChecker, keep_good
 from strategies.reports import RoundReport, client_reports
 from strategies.state import State, load_strategy_state, prefixed, strategy_state, unprefixed
 from strategies.wrapped import check_can_wrap
+from strategies.wrapper import Wrapper
 from zerofl_flwr.errors import RoundFailedError, SettingsError
 from zerofl_flwr.model_arrays import Array
 from zerofl_flwr.naming import unknown_name
 from zerofl_flwr.settings import RoundPlan, ZeroFLSettings
 
 
-class ZeroFL(Strategy):
+class ZeroFL(Wrapper):
     """Federated averaging of sparse uploads, in front of any Flower strategy.
 
     Each round the global model goes out (as CSR where that is smaller) with the round's sparsity
@@ -57,11 +53,6 @@ class ZeroFL(Strategy):
         clients.
     **options
         Fields of :class:`zerofl_flwr.ZeroFLSettings`.
-
-    Attributes
-    ----------
-    evaluation_traffic : dict of int to Traffic
-        Bytes of the clients' last evaluation, by partition id; no round's report counts them.
 
     Raises
     ------
@@ -103,28 +94,24 @@ class ZeroFL(Strategy):
         on_test: Callable[[ClientTestReport], None] | None = None,
         **options: Any,
     ) -> None:
-        super().__init__()
         if settings is not None and options:
             raise SettingsError(f"give settings or {sorted(options)}, not both")
         _check_known(options)
         self.settings = settings or ZeroFLSettings(**options)
-        self.strategy = strategy if strategy is not None else FedAvg()
-        check_can_wrap(self.strategy, per_client=self.settings.per_client)
-        self.on_round = on_round
-        self.on_test = on_test
-        self.masks = MaskHistory()
-        self.model = GlobalModel(
-            sparse_downlink=self.settings.sparse_downlink, array_names=array_names
+        wrapped = strategy if strategy is not None else FedAvg()
+        check_can_wrap(wrapped, per_client=self.settings.per_client)
+        super().__init__(
+            wrapped,
+            array_names=array_names,
+            sparse_downlink=self.settings.sparse_downlink,
+            seed=seed,
+            on_test=on_test,
         )
-        initial = getattr(self.strategy, "initial_parameters", None)
+        self.on_round = on_round
+        self.masks = MaskHistory()
+        initial = getattr(wrapped, "initial_parameters", None)
         if isinstance(initial, Parameters):
             self.model.check_fits(initial)
-        self._cohort = Cohort(seed, getattr(self.strategy, "min_available_clients", 1))
-        self.evaluation_traffic: dict[int, Traffic] = {}
-        self._meter = Meter()
-        self._evaluation_meter = Meter()
-        self._asked: list[Member] = []
-        self._asked_to_test: list[Member] = []
 
     def __repr__(self) -> str:
         """Name the wrapped strategy and the settings that matter most."""
@@ -133,21 +120,6 @@ class ZeroFL(Strategy):
             f"ZeroFL({type(self.strategy).__name__}, sparsity={chosen.sparsity}, "
             f"mask_ratio={chosen.mask_ratio}, rule={chosen.rule!r})"
         )
-
-    def initialize_parameters(self, client_manager: ClientManager) -> Parameters | None:
-        """Take the wrapped strategy's initial model, or the first partition's.
-
-        Raises
-        ------
-        ClientFailedError
-            If neither has one.
-        SettingsError
-            If it has another number of arrays than `array_names`.
-        """
-        cohort = self._cohort.at(client_manager, 0, "initialize")
-        parameters = initial_model(self.strategy, cohort)
-        self.model.check_fits(parameters)
-        return parameters
 
     def configure_fit(
         self, server_round: int, parameters: Parameters, client_manager: ClientManager
@@ -160,16 +132,8 @@ class ZeroFL(Strategy):
             If no client could be sampled.
         """
         plan = self.settings.plan(server_round)
-        self._meter = Meter()
-        cohort = self._cohort.at(client_manager, server_round, "fit", self._meter)
         parameters = self.model.load(parameters, plan)
-        pairs = self.strategy.configure_fit(server_round, parameters, cohort)
-        if not pairs:
-            raise RoundFailedError(
-                f"round {server_round}: no clients could be sampled from "
-                f"{cohort.num_available()} available"
-            )
-        self._asked = [client for client, _ in pairs if isinstance(client, Member)]
+        pairs = self._ask_to_train(server_round, parameters, client_manager)
         return self.model.outgoing(pairs, plan)
 
     def aggregate_fit(
@@ -210,7 +174,7 @@ class ZeroFL(Strategy):
         aggregation = Aggregation(self.strategy, self.model, checker, self.settings)
         parameters, metrics = aggregation.run(server_round, good, all_failures)
         report = self._report(plan, good, refusals)
-        self._meter, self._asked = Meter(), []  # the meter holds the messages that went down
+        self._round_is_over()
         if self.on_round is not None:
             self.on_round(report)
         return parameters, {**report.metrics(), **metrics}
@@ -220,48 +184,8 @@ class ZeroFL(Strategy):
     ) -> list[tuple[ClientProxy, EvaluateIns]]:
         """Let the wrapped strategy choose clients; send them the model as for training."""
         plan = self.settings.plan(server_round)
-        meter = self._evaluation_meter = Meter()
-        cohort = self._cohort.at(client_manager, server_round, "evaluate", meter)
-        pairs = self.strategy.configure_evaluate(server_round, parameters, cohort)
-        self._asked_to_test = [client for client, _ in pairs if isinstance(client, Member)]
+        pairs = self._ask_to_test(server_round, parameters, client_manager)
         return self.model.outgoing(pairs, plan)
-
-    def aggregate_evaluate(
-        self,
-        server_round: int,
-        results: list[tuple[ClientProxy, EvaluateRes]],
-        failures: list[tuple[ClientProxy, EvaluateRes] | BaseException],
-    ) -> tuple[float | None, dict[str, Scalar]]:
-        """Let the wrapped strategy average, over good replies in partition order.
-
-        A reply whose number of samples, loss or accuracy cannot be is left out, with a warning.
-
-        Returns
-        -------
-        tuple
-            Its loss and metrics, and with them the bytes of the evaluation's messages, which no
-            round's report counts.
-        """
-        meter, self._evaluation_meter = self._evaluation_meter, Meter()  # it holds the messages
-        self.evaluation_traffic = meter.traffic()
-        report, good = read_tests(server_round, self._asked_to_test, meter, results, failures)
-        self._asked_to_test = []
-        if self.on_test is not None:
-            self.on_test(report)
-        ordered: list[tuple[ClientProxy, EvaluateRes]] = [(a.member, a.result) for a in good]
-        loss, metrics = self.strategy.aggregate_evaluate(server_round, ordered, failures)
-        traffic = self.evaluation_traffic.values()
-        measured: dict[str, Scalar] = {
-            "evaluation_downlink_bytes": sum(client.downlink_bytes for client in traffic),
-            "evaluation_uplink_bytes": sum(client.uplink_bytes for client in traffic),
-        }
-        return loss, {**measured, **metrics}
-
-    def evaluate(
-        self, server_round: int, parameters: Parameters
-    ) -> tuple[float, dict[str, Scalar]] | None:
-        """Evaluate on the server, as the wrapped strategy does."""
-        return self.strategy.evaluate(server_round, parameters)
 
     def state_arrays(self) -> State:
         """Return what the next round depends on: masks, patterns, and the wrapped strategy's."""

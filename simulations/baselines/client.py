@@ -2,94 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-import torch
-from flwr.client import NumPyClient
 from flwr.common import Scalar
-from torch import nn
 
 from strategies.dense_replies import ROUND
 from strategies.fednova import LOCAL_STEPS, MOMENTUM
 from zerofl_flwr.errors import SettingsError
-from zerofl_flwr.fit_config import number_in, training_in
-from zerofl_flwr.memory import memory_metric
+from zerofl_flwr.fit_config import number_in
 from zerofl_flwr.model_arrays import Array, get_arrays, set_arrays
-from zerofl_flwr.threads import use_hardware
-from zerofl_flwr.training import (
-    Batches,
-    LossFunction,
-    TrainingOutcome,
-    TrainingSettings,
-    evaluate,
-    seed_of,
-    train_locally,
-)
+from zerofl_flwr.model_client import ModelClient, training_metrics
+from zerofl_flwr.training import TrainingOutcome
 
 
-class BaselineClient(NumPyClient):
+class BaselineClient(ModelClient):
     """A client of FedAvg, FedProx, Flower's server optimizers, and :class:`strategies.FedNova`.
 
     Parameters
     ----------
-    model : nn.Module
-        The model; one may serve many clients of a process, as each message overwrites its state.
-    train_batches : iterable of (inputs, labels)
-        Usually a ``DataLoader`` that shuffles.
-    validation_batches : iterable of (inputs, labels), optional
-        What ``evaluate`` tests on; without it, evaluating is an error.
-    partition_id : int
-        Who this client is, usually ``context.node_config["partition-id"]``.
-    training : TrainingSettings
-        Entries of a round's config override it (``learning-rate``, ``local-epochs``), or add to it
-        (``proximal_mu``, which Flower's FedProx sends).
-    seed : int
-        Seed of the run; shuffles derive from (seed, round, partition_id) where the config has an
-        entry ``round``.
-    device : str
-        ``"cpu"`` or ``"cuda"``.
-    threads : int, optional
-        CPUs given to this client; None leaves torch's setting alone.
-    loss_function : callable
-        Mean loss of a batch.
+    *arguments, **options
+        As for :class:`zerofl_flwr.model_client.ModelClient`. Shuffles derive from (seed, round,
+        partition_id) where the config has an entry ``round``.
 
     Raises
     ------
     SettingsError
         If there is no such device.
     """
-
-    def __init__(
-        self,
-        model: nn.Module,
-        train_batches: Batches,
-        validation_batches: Batches | None = None,
-        *,
-        partition_id: int,
-        training: TrainingSettings | None = None,
-        seed: int = 0,
-        device: str = "cpu",
-        threads: int | None = None,
-        loss_function: LossFunction = nn.functional.cross_entropy,
-    ) -> None:
-        use_hardware(device, threads)
-        self.model = model.to(device)
-        self.train_batches = train_batches
-        self.validation_batches = validation_batches
-        self.partition_id = partition_id
-        self.training = training or TrainingSettings()
-        self.seed = seed
-        self.device = device
-        self.loss_function = loss_function
-
-    def get_properties(self, config: dict[str, Scalar]) -> dict[str, Scalar]:
-        """Tell the strategy who this client is."""
-        return {"partition-id": self.partition_id}
-
-    def get_parameters(self, config: dict[str, Scalar]) -> list[Array]:
-        """Return the model's arrays in state_dict order."""
-        return get_arrays(self.model)
 
     def fit(
         self, parameters: list[Array], config: dict[str, Scalar]
@@ -132,48 +72,6 @@ class BaselineClient(NumPyClient):
         set_arrays(self.model, parameters)
         return self.test()
 
-    def train(
-        self,
-        config: Mapping[str, Any],
-        server_round: int | None,
-        *,
-        optimizer: torch.optim.Optimizer | None = None,
-        correct: Callable[[], None] | None = None,
-    ) -> TrainingOutcome:
-        """Train the model as it stands, with what the config says of the round."""
-        seed = None
-        if server_round is not None:
-            seed = seed_of(self.seed, server_round, self.partition_id)
-        return train_locally(
-            self.model,
-            self.train_batches,
-            training_in(config, self.training),
-            seed=seed,
-            device=self.device,
-            proximal_mu=number_in(config, "proximal_mu", 0.0),
-            optimizer=optimizer,
-            correct=correct,
-            loss_function=self.loss_function,
-        )
-
-    def test(self) -> tuple[float, int, dict[str, Scalar]]:
-        """Test the model as it stands.
-
-        Raises
-        ------
-        SettingsError
-            If this client was given nothing to test on.
-        """
-        if self.validation_batches is None:
-            raise SettingsError("this client was given no validation data to evaluate on")
-        outcome = evaluate(
-            self.model,
-            self.validation_batches,
-            device=self.device,
-            loss_function=self.loss_function,
-        )
-        return outcome.loss, outcome.num_examples, {"accuracy": outcome.accuracy}
-
     def _check_momentum(self, config: Mapping[str, Any]) -> None:
         """Refuse to train otherwise than FedNova reckons with."""
         if MOMENTUM not in config:
@@ -188,12 +86,7 @@ class BaselineClient(NumPyClient):
 
 def figures(outcome: TrainingOutcome) -> dict[str, Scalar]:
     """Return what a reply tells of the training, and of the process."""
-    return {
-        "train_loss": outcome.loss,
-        "train_seconds": outcome.seconds,
-        **memory_metric(),
-        LOCAL_STEPS: outcome.steps,
-    }
+    return {**training_metrics(outcome), LOCAL_STEPS: outcome.steps}
 
 
 def _round_in(config: Mapping[str, Any]) -> int | None:

@@ -15,7 +15,7 @@ from flwr.common import (
     ndarrays_to_parameters,
     parameters_to_ndarrays,
 )
-from flwr.server.strategy import FedAdam, FedAvg, FedAvgM, FedProx, FedYogi, Strategy
+from flwr.server.strategy import FedAdam, FedAvg, FedAvgM, FedProx, FedYogi
 from flwr.server.strategy.aggregate import aggregate_inplace
 
 from strategies import (
@@ -87,22 +87,6 @@ def test_fedavg_in_the_wrapper_is_zerofl_without_sparsity_bit_for_bit() -> None:
     assert same_bits(run(zerofl, nodes), run(baseline, nodes))
 
 
-def test_clients_are_those_that_zerofl_would_draw() -> None:
-    def drawn(strategy: Strategy) -> list[list[int]]:
-        manager = managed(plain_nodes())
-        return [
-            [client.partition_id for client, _ in strategy.configure_fit(t, PARAMETERS, manager)]  # type: ignore[attr-defined]
-            for t in range(1, 6)
-        ]
-
-    def some() -> FedAvg:
-        return FedAvg(min_fit_clients=2, fraction_fit=0.0, min_available_clients=5)
-
-    baseline = drawn(Baseline(some(), seed=9))
-    assert baseline == drawn(ZeroFL(some(), seed=9))
-    assert len({tuple(clients) for clients in baseline}) > 1
-
-
 def test_a_round_is_reported_with_the_bytes_of_each_message() -> None:
     reports: list[BaselineRoundReport] = []
     strategy = Baseline(all_of(FedAvg, 3), on_round=reports.append)
@@ -171,12 +155,6 @@ def test_too_few_good_replies_end_the_run(options: dict[str, Any], message: str)
     nodes = [*plain_nodes(2), node(2, lambda ins, arrays: (arrays, 0, {}))]
     with pytest.raises(RoundFailedError, match=message):
         play(strategy, managed(nodes), PARAMETERS, 1)
-
-
-def test_a_round_without_clients_is_an_error() -> None:
-    strategy = Baseline(FedAvg(min_fit_clients=4, min_available_clients=2))
-    with pytest.raises(RoundFailedError, match="round 3: no clients could be sampled from 2 avail"):
-        strategy.configure_fit(3, PARAMETERS, managed(plain_nodes(2)))
 
 
 BN_NAMES = ["w", "bn.running_var", "bn.num_batches_tracked"]
@@ -301,15 +279,6 @@ def test_fednova_in_the_wrapper_needs_its_steps() -> None:
     played = play(strategy, managed(nodes), PARAMETERS, 1)
     assert same_bits(played.arrays, START)
     assert played.metrics["failures"] == 1
-
-
-def test_the_first_model_is_the_strategys_and_fits_the_names() -> None:
-    manager = managed(plain_nodes(2))
-    initial = FedAvg(initial_parameters=PARAMETERS)
-    assert Baseline(initial).initialize_parameters(manager) is PARAMETERS
-    wrong = Baseline(FedAvg(initial_parameters=PARAMETERS), array_names=["one"])
-    with pytest.raises(SettingsError, match="array_names has 1 names, but the model has 2 arrays"):
-        wrong.initialize_parameters(manager)
 
 
 @pytest.mark.parametrize(

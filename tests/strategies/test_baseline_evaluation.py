@@ -73,9 +73,3 @@ def test_who_trains_alone_is_tested_as_trained_once_it_has() -> None:
     played_test(strategy, nodes, 1)
     assert [test.trained for test in reports[0].clients] == [p == who for p in range(2)]
     assert reports[0].trained_accuracy == (0.5 if who else 1.0)
-
-
-def test_the_server_evaluates_as_the_strategy_does() -> None:
-    inner = FedAvg(evaluate_fn=lambda number, arrays, _: (number + len(arrays), {"a": 1}))
-    assert Baseline(inner).evaluate(3, PARAMETERS) == (5, {"a": 1})
-    assert Baseline(FedAvg()).evaluate(3, PARAMETERS) is None

@@ -23,7 +23,7 @@ from flwr.compat.common import recorddict_compat as compat
 from flwr.server.server import evaluate_clients
 from flwr.server.strategy import FedAvg, FedProx
 
-from strategies import ZeroFL, metering
+from strategies import ClientTestReport, ZeroFL, metering
 from strategies.member import Member
 from strategies.metering import Meter, Traffic, message_bytes
 from strategies.traffic import break_down
@@ -211,21 +211,21 @@ def test_the_traffic_of_all_clients_comes_in_partition_order() -> None:
 
 def test_zerofl_tells_the_bytes_of_a_test_apart_from_the_rounds() -> None:
     model = toy()
-    manager, strategy = managed(honest_nodes(model, [5, 10, 15])), ZeroFL(FedAvg(), sparsity=0.9)
+    reports: list[ClientTestReport] = []
+    manager = managed(honest_nodes(model, [5, 10, 15]))
+    strategy = ZeroFL(FedAvg(), sparsity=0.9, on_test=reports.append)
     played = play(strategy, manager, model.parameters, 1)
-    assert strategy.evaluation_traffic == {}
     pairs = strategy.configure_evaluate(1, played.parameters, manager)
     results, failures = evaluate_clients(pairs, max_workers=2, timeout=None, group_id=1)
     _, metrics = strategy.aggregate_evaluate(1, results, failures)
+    assert len(reports) == 1
+    told = {client.partition_id: client for client in reports[0].clients}
+    assert [told[p].downlink_bytes for p in range(3)] == [message_bytes(ins) for _, ins in pairs]
+    by_node = sorted(results, key=lambda pair: pair[0].cid)
+    assert [told[p].uplink_bytes for p in range(3)] == [message_bytes(res) for _, res in by_node]
     for way in ("down", "up"):
-        measured = [getattr(t, f"{way}link_bytes") for t in strategy.evaluation_traffic.values()]
+        measured = [getattr(client, f"{way}link_bytes") for client in reports[0].clients]
         assert metrics[f"evaluation_{way}link_bytes"] == sum(measured) > 0
-    assert strategy.evaluation_traffic == {
-        partition: Traffic(message_bytes(pairs[0][1]), message_bytes(result))
-        for partition, result in enumerate(
-            result for _, result in sorted(results, key=lambda pair: pair[0].cid)
-        )
-    }
     down, up = (played.metrics[f"{way}link_bytes"] for way in ("down", "up"))
     assert down == sum(message_bytes(ins) for ins in played.instructions.values())
     assert up == sum(message_bytes(result) for result in played.results.values())

@@ -7,24 +7,19 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 from flwr.common import (
-    Code,
     EvaluateIns,
-    EvaluateRes,
     FitIns,
     Parameters,
     Scalar,
-    Status,
     ndarrays_to_parameters,
 )
 from flwr.server.client_manager import ClientManager
 from flwr.server.client_proxy import ClientProxy
 from flwr.server.strategy import FedAvg, FedMedian, FedProx, Krum
 
-from strategies import ClientTestReport, RoundReport, ZeroFL
+from strategies import RoundReport, ZeroFL
 from tests.strategies.federation import (
-    OK,
     Honest,
-    Node,
     honest_nodes,
     managed,
     partition_of,
@@ -37,7 +32,7 @@ from tests.strategies.federation import (
 )
 from tests.strategies.standard import EXAMPLES, MODEL, RULES, honest_manager, play_rounds
 from zerofl_flwr import ZeroFLSettings
-from zerofl_flwr.errors import ClientFailedError, RoundFailedError, SettingsError
+from zerofl_flwr.errors import SettingsError
 from zerofl_flwr.topk import count_unmasked, topk_indices
 
 # Building it
@@ -69,35 +64,6 @@ def test_strategies_that_need_single_replies_are_named_at_once(strategy: FedAvg)
         ZeroFL(strategy)
 
 
-# The first model
-
-
-def test_the_initial_model_is_the_wrapped_strategys() -> None:
-    strategy = zerofl(FedAvg(initial_parameters=MODEL.parameters))
-    parameters = strategy.initialize_parameters(managed([Node(1), Node(2)]))
-    assert parameters is not None
-    assert parameters.tensors == MODEL.parameters.tensors
-
-
-def test_or_the_first_partitions() -> None:
-    nodes = [Node(5, cid="1"), Node(3, cid="2"), Node(4, cid="3")]
-    parameters = zerofl(FedAvg()).initialize_parameters(managed(nodes))
-    assert parameters is not None
-    assert parameters.tensors == toy(seed=102).parameters.tensors
-    assert nodes[1].time_to_tell_model == 600  # a node that hangs must not hold up the run for good
-
-
-def test_a_client_that_has_no_model_is_named() -> None:
-    cannot = Status(Code.GET_PARAMETERS_NOT_IMPLEMENTED, "not implemented")
-    nodes = [Node(0), Node(1)]
-    strategy = zerofl(FedAvg())
-    manager = managed(nodes)
-    strategy.configure_evaluate(0, MODEL.parameters, manager)  # they tell their partitions
-    nodes[0].status = cannot
-    with pytest.raises(ClientFailedError, match="client 0 did not tell the initial model: not imp"):
-        strategy.initialize_parameters(manager)
-
-
 # What goes out
 
 
@@ -120,23 +86,6 @@ def test_instructions_carry_the_rounds_plan() -> None:
     assert strategy.settings.plan(1).sparsity == 0.6
 
 
-def test_sampling_follows_seed_and_round() -> None:
-    def chosen(seed: int, server_round: int) -> list[int]:
-        strategy = zerofl(FedAvg(fraction_fit=0.3), seed=seed)
-        manager = honest_manager(examples=[10] * 20)
-        pairs = strategy.configure_fit(server_round, MODEL.parameters, manager)
-        return [partition_of(client) for client, _ in pairs]
-
-    assert chosen(1, 1) == chosen(1, 1) == sorted(chosen(1, 1))
-    assert len({tuple(chosen(seed, number)) for seed in (1, 2) for number in (1, 2, 3)}) == 6
-
-
-def test_a_round_without_clients_is_an_error() -> None:
-    strategy = zerofl(FedAvg(min_fit_clients=5, min_available_clients=2))
-    with pytest.raises(RoundFailedError, match="round 3: no clients could be sampled from 4 avail"):
-        strategy.configure_fit(3, MODEL.parameters, honest_manager())
-
-
 def test_clients_evaluate_the_model_that_they_train() -> None:
     nodes = honest_nodes(MODEL, EXAMPLES)
     strategy = zerofl(FedAvg(on_evaluate_config_fn=lambda _: {"batches": 3}))
@@ -152,55 +101,6 @@ def test_clients_evaluate_the_model_that_they_train() -> None:
     assert (
         zerofl(FedAvg(fraction_evaluate=0.0)).configure_evaluate(1, MODEL.parameters, manager) == []
     )
-
-
-def test_evaluations_are_averaged_in_partition_order() -> None:
-    seen: list[list[int]] = []
-
-    def note(metrics: list[tuple[int, dict[str, Scalar]]]) -> dict[str, Scalar]:
-        seen.append([count for count, _ in metrics])
-        return {"accuracy": 0.5}
-
-    strategy = zerofl(FedAvg(evaluate_metrics_aggregation_fn=note))
-    manager = honest_manager()
-    pairs = strategy.configure_evaluate(1, MODEL.parameters, manager)
-    results = [
-        (client, EvaluateRes(OK, 1.0 * partition, 10 + partition, {}))
-        for partition, (client, _) in enumerate(pairs)
-    ]
-    results_out_of_order = [results[index] for index in (2, 0, 3, 1)]
-    loss, metrics = strategy.aggregate_evaluate(1, results_out_of_order, [ValueError("lost")])
-    assert seen == [[10, 11, 12, 13]]
-    assert loss == pytest.approx((0 * 10 + 1 * 11 + 2 * 12 + 3 * 13) / 46)
-    bytes_of_tests = {"evaluation_downlink_bytes": 0, "evaluation_uplink_bytes": 0}  # nobody sent
-    assert metrics == {"accuracy": 0.5, **bytes_of_tests}
-
-
-def test_evaluations_are_told_one_by_one_and_bad_ones_are_left_out() -> None:
-    reports: list[ClientTestReport] = []
-    count = FedAvg(evaluate_metrics_aggregation_fn=lambda metrics: {"told": len(metrics)})
-    strategy = zerofl(count, on_test=reports.append)
-    pairs = strategy.configure_evaluate(1, MODEL.parameters, honest_manager())
-    losses = [0.5, float("nan"), 1.5]
-    results = [
-        (client, EvaluateRes(OK, loss, 10, {"accuracy": 0.25}))
-        for (client, _), loss in zip(pairs, losses, strict=False)
-    ]
-    loss, metrics = strategy.aggregate_evaluate(1, results, [])
-    assert (loss, metrics["told"]) == (1.0, 2)
-    (report,) = reports
-    assert [test.accuracy for test in report.good] == [0.25, 0.25]
-    assert [bool(test.failure) for test in report.clients] == [False, True, False, True]
-    assert "client 1, field loss" in report.clients[1].failure
-    assert report.clients[3].failure == "client 3: no reply"
-
-
-def test_the_server_evaluates_as_the_wrapped_strategy_does() -> None:
-    strategy = zerofl(
-        FedAvg(evaluate_fn=lambda number, arrays, _: (number + len(arrays), {"a": 1}))
-    )
-    assert strategy.evaluate(3, MODEL.parameters) == (10, {"a": 1})
-    assert zerofl(FedAvg()).evaluate(3, MODEL.parameters) is None
 
 
 def test_a_strategys_own_model_for_a_client_goes_out_with_the_plan() -> None:

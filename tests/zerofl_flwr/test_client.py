@@ -186,23 +186,6 @@ def test_a_plain_model_trains_dense_and_uploads_all_and_says_so(
     assert payload.meta["masked"] == ""
 
 
-def test_threads_are_limited_when_the_client_is_built() -> None:
-    before = torch.get_num_threads()
-    try:
-        one_layer_client(threads=1)
-        assert torch.get_num_threads() == 1
-    finally:
-        torch.set_num_threads(before)
-    with pytest.raises(SettingsError, match="at least 1 thread"):
-        one_layer_client(threads=0)
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
-def test_a_cuda_device_that_is_not_there_is_refused() -> None:
-    with pytest.raises(SettingsError, match="device 'cuda' was asked for"):
-        one_layer_client(device="cuda")
-
-
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_on_cuda_the_upload_is_the_same() -> None:
     client = one_layer_client(device="cuda")

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from tests.zerofl_flwr.client_messages import PLAN, Arrays, config_of, decoded, dense, same
 from zerofl_flwr.client import ZeroFLClient
-from zerofl_flwr.errors import ClientFailedError, PayloadError, SettingsError
+from zerofl_flwr.errors import PayloadError
 from zerofl_flwr.model_arrays import array_names, get_arrays
 from zerofl_flwr.payload import Entry, NotSent, SparseArray, encode
 from zerofl_flwr.sparsify import sparsify
@@ -192,28 +192,6 @@ def test_evaluation_uses_the_sparse_weights() -> None:
     assert samples == 24
     assert loss == pytest.approx(float(F.cross_entropy(outputs, labels)), rel=1e-5)
     assert metrics == {"accuracy": float((outputs.argmax(1) == labels).float().mean())}
-
-
-def test_who_it_is_and_what_it_has() -> None:
-    client = client_of(5, full_model())
-    assert client.get_properties({}) == {"partition-id": 5}
-    assert same(client.get_parameters({}), get_arrays(full_model()))
-
-
-def test_training_that_diverges_is_the_clients_failure() -> None:
-    client = client_of(0, full_model())
-    with pytest.raises(ClientFailedError, match="training diverged at learning rate 1e\\+30"):
-        client.fit(global_arrays(), config_of(others={"learning-rate": 1e30}))
-
-
-def test_no_data_is_an_error() -> None:
-    client = ZeroFLClient(full_model(), [], partition_id=0)
-    with pytest.raises(ClientFailedError, match="no training data"):
-        client.fit(global_arrays(), config_of())
-    with pytest.raises(SettingsError, match="no validation data to evaluate on"):
-        client.evaluate(global_arrays(), config_of())
-    with pytest.raises(ClientFailedError, match="no data to evaluate on"):
-        ZeroFLClient(full_model(), [], [], partition_id=0).evaluate(global_arrays(), config_of())
 
 
 @pytest.mark.parametrize("method", ["fit", "evaluate"])

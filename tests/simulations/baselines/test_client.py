@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
-import torch
 
 from simulations.baselines import BaselineClient
 from tests.simulations.baselines.learners import SAMPLES, arrays, loader, network
@@ -38,64 +36,6 @@ def test_a_round_is_zerofls_without_sparsity_bit_for_bit() -> None:
     assert (metrics["local_steps"], metrics["round"]) == (6, 5)
 
 
-def test_shuffles_depend_on_seed_round_and_partition() -> None:
-    first, _, _ = client().fit(arrays(), {"round": 1})
-    assert same_bits(first, client().fit(arrays(), {"round": 1})[0])
-    for other in (
-        client().fit(arrays(), {"round": 2})[0],
-        client(seed=8).fit(arrays(), {"round": 1})[0],
-        client(partition_id=4).fit(arrays(), {"round": 1})[0],
-    ):
-        assert not same_bits(first, other)
-
-
-def test_without_a_round_shuffles_do_not_repeat() -> None:
-    plain = client()
-    trained, _, metrics = plain.fit(arrays(), {})
-    assert "round" not in metrics
-    assert not same_bits(trained, plain.fit(arrays(), {})[0])
-
-
-def test_a_rounds_config_overrides_the_settings() -> None:
-    told = client().fit(arrays(), {"round": 1, "learning-rate": 0.05, "local-epochs": 1})
-    assert told[2]["local_steps"] == 3
-    own = TrainingSettings(learning_rate=0.05, momentum=0.5)
-    assert same_bits(told[0], client(training=own).fit(arrays(), {"round": 1})[0])
-
-
-def test_fedproxs_weight_pulls_back() -> None:
-    def distance(mu: float) -> float:
-        trained, _, _ = client().fit(arrays(), {"round": 1, "proximal_mu": mu})
-        return float(sum(np.abs(a - b).sum() for a, b in zip(trained, arrays(), strict=True)))
-
-    assert distance(1.0) < distance(0.1) < distance(0.0)
-
-
-def test_adam_is_fresh_in_each_round() -> None:
-    adam = client(training=TrainingSettings(optimizer="adam", learning_rate=0.01))
-    first, _, _ = adam.fit(arrays(), {"round": 1})
-    assert same_bits(first, adam.fit(arrays(), {"round": 1})[0])
-
-
-def test_the_model_is_tested_on_the_validation_data() -> None:
-    model = network().requires_grad_(False)
-    tester = client()
-    loss, count, metrics = tester.evaluate(arrays(), {})
-    inputs, labels = next(iter(torch.utils.data.DataLoader(loader(1).dataset, SAMPLES)))  # type: ignore[attr-defined]
-    outputs = model(inputs)
-    assert loss == pytest.approx(float(torch.nn.functional.cross_entropy(outputs, labels)))
-    assert metrics == {"accuracy": float((outputs.argmax(1) == labels).float().mean())}
-    assert count == SAMPLES
-    without = BaselineClient(network(), loader(), partition_id=0)
-    with pytest.raises(SettingsError, match="was given no validation data"):
-        without.evaluate(arrays(), {})
-
-
-def test_it_tells_who_it_is_and_its_model() -> None:
-    assert client().get_properties({}) == {"partition-id": 3}
-    assert same_bits(client().get_parameters({}), arrays())
-
-
 @pytest.mark.parametrize(
     ("config", "message"),
     [
@@ -121,9 +61,3 @@ def test_fednovas_momentum_must_be_the_clients() -> None:
 def test_another_model_is_refused() -> None:
     with pytest.raises(PayloadError, match="expected 4 arrays for this model, got 3"):
         client().fit(arrays()[:3], {"round": 1})
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
-def test_a_device_that_is_not_there_is_refused() -> None:
-    with pytest.raises(SettingsError, match="device 'cuda' was asked for, but torch finds no CUDA"):
-        client(device="cuda")
