@@ -13,7 +13,7 @@ from adasplit_flwr.batches import ShuffledBatches, epoch_sizes
 from adasplit_flwr.dry_run import try_client
 from adasplit_flwr.split import SplitModel
 from simulations.batches import EVALUATION_BATCH, LazySeekable
-from simulations.client_parts import state_folder, validation_batches
+from simulations.client_parts import client_options, state_options
 from simulations.data import FederatedData, load_data
 from simulations.run_models import split_model
 from simulations.settings import RunSettings
@@ -54,14 +54,8 @@ def make_client(
     return AdaSplitClient(
         _model(settings),
         LazySeekable(training),
-        validation_batches(settings, partition_id),
-        partition_id=partition_id,
-        state=state,
-        state_dir=state_folder(settings, folder),
-        checkpoint_every=settings.simulation.checkpoint_every,
-        seed=settings.seed,
-        device=settings.simulation.device,
-        threads=settings.simulation.cpus_per_client,
+        **client_options(settings, partition_id),
+        **state_options(settings, folder, state),
         num_classes=data.num_classes,
     )
 

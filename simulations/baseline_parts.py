@@ -13,7 +13,7 @@ from torch import nn
 
 from simulations.baselines import AloneClient, BaselineClient, ScaffoldClient
 from simulations.baselines.lasting import LastingClient
-from simulations.client_parts import state_folder, training_batches, validation_batches
+from simulations.client_parts import client_options, state_options, training_batches
 from simulations.flower_strategies import flower_strategy
 from simulations.run_models import plain_model
 from simulations.server_evaluation import evaluate_globally
@@ -43,26 +43,16 @@ def make_client(
         settings name another folder, or the run keeps no checkpoint that they would have to go
         with.
     """
-    simulation = settings.simulation
     common: dict[str, Any] = {
         "model": _model(settings, "client"),
         "train_batches": training_batches(settings, partition_id),
-        "validation_batches": validation_batches(settings, partition_id),
         "training": settings.training,
-        "partition_id": partition_id,
-        "seed": settings.seed,
-        "device": simulation.device,
-        "threads": simulation.cpus_per_client,
+        **client_options(settings, partition_id),
     }
-    lasting = _LASTING.get(simulation.strategy)
+    lasting = _LASTING.get(settings.simulation.strategy)
     if lasting is None:
         return BaselineClient(**common)
-    return lasting(
-        **common,
-        state=state,
-        state_dir=state_folder(settings, folder),
-        checkpoint_every=settings.simulation.checkpoint_every,
-    )
+    return lasting(**common, **state_options(settings, folder, state))
 
 
 def make_strategy(

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
-from strategies.budget import Budget
+from strategies.budget import Budget, check_limit
 from zerofl_flwr.errors import SettingsError
 
 _NO_LIMIT = "none"
@@ -43,7 +42,7 @@ class BudgetSettings:
     def __post_init__(self) -> None:
         """Refuse what is no limit."""
         for name in ("bytes_budget", "multiply_adds_budget"):
-            _check_whole(name, getattr(self, name))
+            check_limit(name, getattr(self, name))
         for name in _CLIENT_LIMITS:
             _limits(name, getattr(self, name))
 
@@ -103,11 +102,6 @@ def _limits(name: str, text: str | None) -> list[float | None]:
                 f"{name} is {text!r}; expected numbers or none, separated by commas, not "
                 f"{item.strip()!r}"
             ) from None
-        _check_whole(name, value)
+        check_limit(name, value)
         limits.append(value)
     return limits
-
-
-def _check_whole(name: str, value: float | None) -> None:
-    if value is not None and not (0 <= value < math.inf and value == int(value)):
-        raise SettingsError(f"{name} is {value!r}; it must be a whole number from 0")

@@ -7,6 +7,9 @@ made when they are needed.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
+
+from flwr.app import RecordDict
 
 from simulations.batches import EVALUATION_BATCH, LazyBatches, batches
 from simulations.data import load_data
@@ -29,6 +32,26 @@ def validation_batches(settings: RunSettings, partition_id: int) -> LazyBatches 
     if data.validation_size(partition_id) == 0:
         return None
     return LazyBatches(lambda: batches(data.partition(partition_id).validation, EVALUATION_BATCH))
+
+
+def client_options(settings: RunSettings, partition_id: int) -> dict[str, Any]:
+    """Return what a client of any method is told: who it is, what it tests on, its hardware."""
+    return {
+        "validation_batches": validation_batches(settings, partition_id),
+        "partition_id": partition_id,
+        "seed": settings.seed,
+        "device": settings.simulation.device,
+        "threads": settings.simulation.cpus_per_client,
+    }
+
+
+def state_options(settings: RunSettings, folder: Path, state: RecordDict) -> dict[str, Any]:
+    """Return where a client keeps what lasts: a context's state, and a run's folder."""
+    return {
+        "state": state,
+        "state_dir": state_folder(settings, folder),
+        "checkpoint_every": settings.simulation.checkpoint_every,
+    }
 
 
 def state_folder(settings: RunSettings, folder: Path) -> Path | None:

@@ -8,7 +8,7 @@ from functools import lru_cache
 from flwr.common import NDArrays, Scalar
 from torch import nn
 
-from simulations.client_parts import training_batches, validation_batches
+from simulations.client_parts import client_options, training_batches
 from simulations.flower_strategies import flower_strategy
 from simulations.run_models import plain_model
 from simulations.server_evaluation import evaluate_globally
@@ -24,12 +24,8 @@ def make_client(settings: RunSettings, partition_id: int) -> ZeroFLClient:
     return ZeroFLClient(
         _model(settings, "client"),
         training_batches(settings, partition_id),
-        validation_batches(settings, partition_id),
         training=settings.training,
-        partition_id=partition_id,
-        seed=settings.seed,
-        device=settings.simulation.device,
-        threads=settings.simulation.cpus_per_client,
+        **client_options(settings, partition_id),
     )
 
 

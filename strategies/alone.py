@@ -12,19 +12,18 @@ from flwr.server.client_manager import ClientManager
 from flwr.server.client_proxy import ClientProxy
 
 from adasplit_flwr.plans import FRESH
-from strategies.answers import check_examples, member_of
-from strategies.checked_fedavg import CheckedFedAvg
-from strategies.client_rounds import ClientRounds, StatePlan
-from strategies.dense_replies import check_count, check_round_told
-from strategies.replies import Failure, Reply
+from strategies.answers import member_of
+from strategies.client_rounds import StatePlan
+from strategies.dense_replies import check_count
+from strategies.lasting_fedavg import LastingFedAvg
+from strategies.replies import Reply
 from strategies.state import State
-from zerofl_flwr.errors import PayloadError
 from zerofl_flwr.model_arrays import Array
 
 _Instructions = TypeVar("_Instructions", FitIns, EvaluateIns)
 
 
-class Alone(CheckedFedAvg):
+class Alone(LastingFedAvg):
     """Nothing is shared: what each client reaches on its own data, from a common start.
 
     In a round, clients are chosen and told to go on as in FedAvg; a client that has no network of
@@ -53,8 +52,7 @@ class Alone(CheckedFedAvg):
     """
 
     def __init__(self, *, run: str = "run", **options: Any) -> None:
-        super().__init__(**options)
-        self.rounds = ClientRounds(run)
+        super().__init__(run=run, **options)
 
     def __repr__(self) -> str:
         """Name the strategy."""
@@ -83,13 +81,8 @@ class Alone(CheckedFedAvg):
 
     def check_reply(self, server_round: int, reply: Reply) -> None:
         """Refuse what is not of this round, or brings arrays."""
-        sender, result = str(reply.member), reply.result
-        if not self.rounds.was_asked(reply.member.partition_id):
-            reason = "a reply came, but it was not asked in this round"
-            raise PayloadError(reason, sender=sender, field="round")
-        check_round_told(result.metrics, server_round, sender)
-        check_examples(result.num_examples, sender)
-        check_count(result.parameters.tensors, 0, sender)
+        super().check_reply(server_round, reply)
+        check_count(reply.result.parameters.tensors, 0, str(reply.member))
 
     def combine(self, server_round: int, good: Sequence[Reply]) -> NDArrays:
         """Note who has trained, and return the common start."""
@@ -97,23 +90,16 @@ class Alone(CheckedFedAvg):
             self.rounds.trained(reply.member.partition_id, server_round)
         return self.model.arrays
 
-    def lost_among(self, failures: Sequence[Failure]) -> list[int]:
-        """Return who has lost its network."""
-        return self.rounds.lost_among(failures)
-
-    def note_failures(self, server_round: int, failures: Sequence[Failure]) -> int:
-        """Let clients begin again that have lost their network."""
-        lost = self.lost_among(failures)
-        for client in lost:
-            log(
-                WARNING,
-                "round %d: client %d has lost its network, and begins again from the common start "
-                "when it next trains",
-                server_round,
-                client,
-            )
-            self.rounds.forget(client)
-        return len(lost)
+    def begin_again(self, server_round: int, client: int) -> None:
+        """Let a client that has lost its network begin from the common start."""
+        log(
+            WARNING,
+            "round %d: client %d has lost its network, and begins again from the common start "
+            "when it next trains",
+            server_round,
+            client,
+        )
+        self.rounds.forget(client)
 
     def state_arrays(self) -> State:
         """Return which round each client's network is of."""

@@ -45,18 +45,18 @@ class Budget:
     def __post_init__(self) -> None:
         """Refuse what is no limit."""
         for name in ("bytes", "multiply_adds"):
-            _check_limit(name, getattr(self, name))
+            check_limit(name, getattr(self, name))
         for name in ("client_bytes", "client_multiply_adds"):
             limit = getattr(self, name)
             if not isinstance(limit, Mapping):
-                _check_limit(name, limit)
+                check_limit(name, limit)
                 continue
             for client, value in limit.items():
                 if type(client) is not int or client < 0:
                     raise SettingsError(
                         f"{name} names client {client!r}; partition ids are whole numbers from 0"
                     )
-                _check_limit(f"{name} of client {client}", value)
+                check_limit(f"{name} of client {client}", value)
             object.__setattr__(self, name, dict(limit))
 
     def bytes_of(self, client: int) -> float:
@@ -85,7 +85,14 @@ class Budget:
                 )
 
 
-def _check_limit(name: str, value: object) -> None:
+def check_limit(name: str, value: object) -> None:
+    """Refuse what is no limit; None is one.
+
+    Raises
+    ------
+    SettingsError
+        If it is no whole number from 0.
+    """
     if value is None:
         return
     is_number = isinstance(value, int | float) and not isinstance(value, bool)

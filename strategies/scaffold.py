@@ -13,13 +13,13 @@ from flwr.common.logger import log
 from flwr.server.client_manager import ClientManager
 from flwr.server.client_proxy import ClientProxy
 
-from strategies.answers import check_examples, member_of
-from strategies.checked_fedavg import CheckedFedAvg
-from strategies.client_rounds import ClientRounds, StatePlan
+from strategies.answers import member_of
+from strategies.client_rounds import StatePlan
 from strategies.dense_mean import mean_model
-from strategies.dense_replies import check_count, check_round_told, read_arrays
+from strategies.dense_replies import check_count, read_arrays
 from strategies.downlink import is_statistic
-from strategies.replies import Failure, Reply
+from strategies.lasting_fedavg import LastingFedAvg
+from strategies.replies import Reply
 from strategies.state import State, prefixed, unprefixed
 from strategies.wrapped import check_finite
 from zerofl_flwr.errors import PayloadError, RoundFailedError, SettingsError
@@ -30,7 +30,7 @@ CONTROL = "control_variates"
 """What the second part of a message is called in errors."""
 
 
-class Scaffold(CheckedFedAvg):
+class Scaffold(LastingFedAvg):
     """Stochastic controlled averaging, option II (Karimireddy et al., ICML 2020).
 
     A round of Algorithm 1 (arXiv 1910.06378), with x the model, c the server's control variate, and
@@ -93,7 +93,7 @@ class Scaffold(CheckedFedAvg):
         array_names: Sequence[str] | None = None,
         **options: Any,
     ) -> None:
-        super().__init__(array_names=array_names, **options)
+        super().__init__(run=run, array_names=array_names, **options)
         if type(num_clients) is not int or num_clients < 1:
             raise SettingsError(f"num_clients is {num_clients!r}; it must be a whole number from 1")
         if not 0 < server_learning_rate < math.inf:
@@ -102,7 +102,6 @@ class Scaffold(CheckedFedAvg):
             )
         self.num_clients = num_clients
         self.server_learning_rate = server_learning_rate
-        self.rounds = ClientRounds(run)
         self.control: list[Array] = []
 
     def __repr__(self) -> str:
@@ -138,12 +137,8 @@ class Scaffold(CheckedFedAvg):
 
     def check_reply(self, server_round: int, reply: Reply) -> None:
         """Refuse what is no finite model of this round with a change of a control variate."""
+        super().check_reply(server_round, reply)
         sender, result = str(reply.member), reply.result
-        if not self.rounds.was_asked(reply.member.partition_id):
-            reason = "a reply came, but it was not asked in this round"
-            raise PayloadError(reason, sender=sender, field="round")
-        check_round_told(result.metrics, server_round, sender)
-        check_examples(result.num_examples, sender)
         if len(result.parameters.tensors) == len(self.model.arrays):
             reason = "the reply holds a model and no change of a control variate"
             raise PayloadError(reason, sender=sender, field=CONTROL)
@@ -185,24 +180,17 @@ class Scaffold(CheckedFedAvg):
             self.rounds.trained(client, server_round)
         return arrays
 
-    def lost_among(self, failures: Sequence[Failure]) -> list[int]:
-        """Return who has lost its control variate."""
-        return self.rounds.lost_among(failures)
-
-    def note_failures(self, server_round: int, failures: Sequence[Failure]) -> int:
-        """Begin all control variates again if a client has lost its own."""
-        lost = self.lost_among(failures)
-        for client in lost:
-            log(
-                WARNING,
-                "round %d: client %d has lost its control variate: those of all clients, and the "
-                "server's, start at zero again",
-                server_round,
-                client,
-            )
-            self.rounds.forget_all()
-            self.control = [np.zeros_like(array) for array in self.control]
-        return len(lost)
+    def begin_again(self, server_round: int, client: int) -> None:
+        """Begin all control variates again, as a client has lost its own."""
+        log(
+            WARNING,
+            "round %d: client %d has lost its control variate: those of all clients, and the "
+            "server's, start at zero again",
+            server_round,
+            client,
+        )
+        self.rounds.forget_all()
+        self.control = [np.zeros_like(array) for array in self.control]
 
     def state_arrays(self) -> State:
         """Return the server's control variate, and which round each client's is of."""

@@ -99,14 +99,6 @@ def test_a_bad_reply_is_refused_and_its_client_goes_on_from_before(
     assert aggregated(nobody, 1, bad) == (None, {})
 
 
-def test_who_was_not_asked_is_refused(flower_log: pytest.LogCaptureFixture) -> None:
-    strategy = alone()
-    asked(strategy, 1)
-    aggregated(strategy, 1, *[reply(1)] * 4)
-    assert "client 3, field round: a reply came, but it was not asked" in flower_log.messages[-1]
-    assert not strategy.has_trained(3)
-
-
 def test_a_client_that_has_lost_its_network_begins_again(
     flower_log: pytest.LogCaptureFixture,
 ) -> None:

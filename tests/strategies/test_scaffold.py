@@ -188,17 +188,6 @@ def test_a_round_of_bad_replies_changes_nothing() -> None:
     assert all(np.array_equal(before[name], after[name]) for name in before)
 
 
-def test_who_was_not_asked_is_refused(flower_log: pytest.LogCaptureFixture) -> None:
-    strategy = scaffold(3)
-    asked(strategy, 1, clients=2)
-    results = [reply(START, ZEROS)] * 3
-    assert aggregated(strategy, 1, *results) is not None
-    assert (
-        "round 1: client 2, field round: a reply came, but it was not asked"
-        in (flower_log.messages[-1])
-    )
-
-
 def test_more_clients_than_there_are_is_an_error_that_changes_nothing() -> None:
     strategy = scaffold(2)
     asked(strategy, 1, clients=3)
