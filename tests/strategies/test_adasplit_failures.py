@@ -116,7 +116,7 @@ def test_a_round_without_an_upload_teaches_nothing_and_the_others_go_on() -> Non
     assert np.isnan(played.report.server_loss)
     after = frozen(strategy.state_arrays())
     changed = {name for name in after if after[name] != before.get(name)}
-    assert all(name.startswith(("orchestrator", "clients", "trainer")) for name in changed)
+    assert {name.partition("/")[0] for name in changed} == {"orchestrator", "clients"}
     assert exchange(strategy, manager, 3).plan(1 - picked).state_round == 2
 
 

@@ -162,8 +162,8 @@ BN_START = [f32([0.5, -1.0]), f32([1.0, 2.0]), np.array(4, np.int64)]
 
 
 def counted(partition: int, ins: FitIns, arrays: list[Array]) -> Any:
-    after = [arrays[0] + f32(1 + partition), f32([3.0, 5.0]), np.array(9, np.int64)]
-    return after, 10, {}
+    variance = f32([3.0, 5.0]) * f32(1 + partition)
+    return [arrays[0] + f32(1 + partition), variance, np.array(9, np.int64)], 10, {}
 
 
 @pytest.mark.parametrize("kind", [FedAvg, FedAdam, FedYogi, partial(FedAvgM, server_momentum=0.9)])
@@ -175,7 +175,7 @@ def test_statistics_take_the_mean_and_integers_stay_under_any_strategy(kind: Any
     )
     nodes = [node(partition, partial(counted, partition)) for partition in range(2)]
     arrays = run(strategy, nodes, 1)
-    assert same_bits(arrays[1:], [f32([3.0, 5.0]), np.array(4, np.int64)])
+    assert same_bits(arrays[1:], [f32([4.5, 7.5]), np.array(4, np.int64)])
     assert arrays[0].dtype == np.float32
     assert (arrays[0] > BN_START[0]).all()
 

@@ -125,9 +125,9 @@ def test_integers_have_no_control_variate_and_statistics_take_the_mean() -> None
     start = [f32([1.0]), f32([1.0]), np.array(5, np.int64)]
     sent = asked(strategy, 1, start)
     assert len(sent[0].parameters.tensors) == 5
-    trained = [f32([3.0]), f32([2.0]), np.array(9, np.int64)]
-    change = [f32([0.5]), f32([0.0])]
-    arrays = aggregated(strategy, 1, reply(trained, change), reply(trained, change))
+    change, count = [f32([0.5]), f32([0.0])], np.array(9, np.int64)
+    trained = [[f32([3.0]), f32([mean]), count] for mean in (1.0, 3.0)]
+    arrays = aggregated(strategy, 1, *[reply(one, change) for one in trained])
     assert arrays is not None
     assert same_bits(arrays, [f32([2.0]), f32([2.0]), np.array(5, np.int64)])
     assert same_bits(strategy.control, change)

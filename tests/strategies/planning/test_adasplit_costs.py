@@ -13,7 +13,7 @@ from adasplit_flwr.batches import epoch_sizes
 from strategies.budget import Budget
 from strategies.planning import AdaSplitCosts, RunCosts
 from strategies.traffic import CATEGORIES
-from tests.strategies.adasplit_federation import BATCH, CLASSES, FEATURES, samples_of, tiny_split
+from tests.strategies.adasplit_federation import BATCH, CLASSES, FEATURES, tiny_split
 from tests.strategies.planning.measured_runs import foretold, measured, small_cut
 from zerofl_flwr.errors import SettingsError
 
@@ -269,7 +269,3 @@ def test_fewer_rounds_than_a_period_needs_are_refused() -> None:
     assert costs.of(5).total.returned > 0
     with pytest.raises(SettingsError, match="it must be at least 5"):
         costs.of(4)
-
-
-def test_data_of_the_federation_are_as_large_as_the_tests_say() -> None:
-    assert [len(samples_of(client, own)) for client, own in enumerate(UNEQUAL)] == [12, 7, 20]
