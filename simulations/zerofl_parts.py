@@ -45,6 +45,8 @@ def make_strategy(
         ),
         settings.zerofl,
         seed=settings.seed,
+        evaluate_every=settings.simulation.evaluate_every,
+        last_round=settings.simulation.rounds,
         on_round=on_round,
         on_test=on_test,
         array_names=array_names(model),

@@ -29,7 +29,7 @@ from strategies.replies import Failure, Reply
 from strategies.reports import BaselineRoundReport, client_reports
 from strategies.state import State, load_strategy_state, prefixed, strategy_state, unprefixed
 from strategies.wrapped import check_finite, in_own_dtypes
-from strategies.wrapper import Wrapper
+from strategies.wrapper import Wrapper, check_count
 from zerofl_flwr.errors import RoundFailedError, SettingsError
 from zerofl_flwr.model_arrays import Array
 from zerofl_flwr.naming import unknown_name
@@ -104,14 +104,17 @@ class Baseline(Wrapper):
             raise SettingsError(f"Baseline runs a flwr.server.strategy.Strategy; got {strategy!r}")
         if on_failure not in FAILURE_POLICIES:
             raise SettingsError(unknown_name("on_failure", on_failure, FAILURE_POLICIES))
-        for name, value in (("evaluate_every", evaluate_every), ("min_replies", min_replies)):
-            if type(value) is not int or value < 1:
-                raise SettingsError(f"{name} is {value!r}; it must be a whole number from 1")
+        check_count("min_replies", min_replies)
         super().__init__(
-            strategy, array_names=array_names, sparse_downlink=False, seed=seed, on_test=on_test
+            strategy,
+            array_names=array_names,
+            sparse_downlink=False,
+            seed=seed,
+            evaluate_every=evaluate_every,
+            last_round=last_round,
+            on_test=on_test,
         )
         self.on_round = on_round
-        self._evaluate_every, self._last_round = evaluate_every, last_round
         self._min_replies, self._on_failure = min_replies, on_failure
 
     def __repr__(self) -> str:
@@ -183,8 +186,6 @@ class Baseline(Wrapper):
         self, server_round: int, parameters: Parameters, client_manager: ClientManager
     ) -> list[tuple[ClientProxy, EvaluateIns]]:
         """Let the strategy choose who tests, in the rounds that are tested."""
-        if server_round % self._evaluate_every and server_round != self._last_round:
-            return []
         return self._ask_to_test(server_round, parameters, client_manager)
 
     def state_arrays(self) -> State:

@@ -15,7 +15,7 @@ from strategies.downlink import GlobalModel
 from strategies.initial_model import initial_model
 from strategies.member import Member
 from strategies.metering import Meter
-from zerofl_flwr.errors import RoundFailedError
+from zerofl_flwr.errors import RoundFailedError, SettingsError
 
 
 class Wrapper(Strategy):
@@ -33,8 +33,17 @@ class Wrapper(Strategy):
         Whether the model goes out as CSR where that is smaller.
     seed : int
         Seeds which clients are sampled, by (seed, round).
+    evaluate_every : int
+        Clients test in every so many rounds.
+    last_round : int or None
+        And in this one.
     on_test : callable, optional
         Called with a :class:`strategies.ClientTestReport` after each test by clients.
+
+    Raises
+    ------
+    SettingsError
+        If `evaluate_every` is no whole number from 1.
     """
 
     def __init__(
@@ -44,13 +53,17 @@ class Wrapper(Strategy):
         array_names: Sequence[str] | None,
         sparse_downlink: bool,
         seed: int,
+        evaluate_every: int,
+        last_round: int | None,
         on_test: Callable[[ClientTestReport], None] | None,
     ) -> None:
         super().__init__()
+        check_count("evaluate_every", evaluate_every)
         self.strategy = strategy
         self.on_test = on_test
         self.model = GlobalModel(sparse_downlink=sparse_downlink, array_names=array_names)
         self._cohort = Cohort(seed, getattr(strategy, "min_available_clients", 1))
+        self._evaluate_every, self._last_round = evaluate_every, last_round
         # Of the round that is under way, and let go after it: they hold the messages that went out.
         self._meter, self._test_meter = Meter(), Meter()
         self._asked: list[Member] = []
@@ -127,7 +140,9 @@ class Wrapper(Strategy):
     def _ask_to_test(
         self, server_round: int, parameters: Parameters, client_manager: ClientManager
     ) -> list[tuple[ClientProxy, EvaluateIns]]:
-        """Let the wrapped strategy choose who tests, and write their messages."""
+        """Let the wrapped strategy choose who tests; nobody does in a round that is not tested."""
+        if server_round % self._evaluate_every and server_round != self._last_round:
+            return []
         self._test_meter = Meter()
         cohort = self._cohort.at(client_manager, server_round, "evaluate", self._test_meter)
         pairs = self.strategy.configure_evaluate(server_round, parameters, cohort)
@@ -140,3 +155,15 @@ class Wrapper(Strategy):
     def _has_trained(self, client: int) -> bool:
         """Say whether the network that a client tests has been trained."""
         return True
+
+
+def check_count(name: str, value: object) -> None:
+    """Refuse what is no whole number from 1.
+
+    Raises
+    ------
+    SettingsError
+        With the name of the option.
+    """
+    if type(value) is not int or value < 1:
+        raise SettingsError(f"{name} is {value!r}; it must be a whole number from 1")

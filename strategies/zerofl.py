@@ -46,6 +46,10 @@ class ZeroFL(Wrapper):
         from the first round on. Left out, they are learned from the first replies that have names.
     seed : int
         Seeds which clients are sampled, by (seed, round).
+    evaluate_every : int
+        Clients test in every so many rounds.
+    last_round : int, optional
+        And in this one.
     on_round : callable, optional
         Called with a :class:`strategies.reports.RoundReport` after each round's aggregation.
     on_test : callable, optional
@@ -90,6 +94,8 @@ class ZeroFL(Wrapper):
         *,
         array_names: Sequence[str] | None = None,
         seed: int = 0,
+        evaluate_every: int = 1,
+        last_round: int | None = None,
         on_round: Callable[[RoundReport], None] | None = None,
         on_test: Callable[[ClientTestReport], None] | None = None,
         **options: Any,
@@ -105,6 +111,8 @@ class ZeroFL(Wrapper):
             array_names=array_names,
             sparse_downlink=self.settings.sparse_downlink,
             seed=seed,
+            evaluate_every=evaluate_every,
+            last_round=last_round,
             on_test=on_test,
         )
         self.on_round = on_round
@@ -182,7 +190,10 @@ class ZeroFL(Wrapper):
     def configure_evaluate(
         self, server_round: int, parameters: Parameters, client_manager: ClientManager
     ) -> list[tuple[ClientProxy, EvaluateIns]]:
-        """Let the wrapped strategy choose clients; send them the model as for training."""
+        """Let the wrapped strategy choose who tests, in the rounds that are tested.
+
+        They are sent the model as for training.
+        """
         plan = self.settings.plan(server_round)
         pairs = self._ask_to_test(server_round, parameters, client_manager)
         return self.model.outgoing(pairs, plan)

@@ -69,8 +69,7 @@ def read_rounds(folder: Path, tests: Tests = RECORDED, columns: Sequence[str] = 
 def client_tests(folder: Path) -> pd.DataFrame | None:
     """Return the good tests of a run's clients, or None where clients do not test.
 
-    Tests of other rounds than those with an `accuracy` in ``rounds.csv`` are left out: ZeroFL's
-    clients test every round, whatever ``evaluate-every`` is.
+    Tests of other rounds than those with an `accuracy` in ``rounds.csv`` are left out.
 
     Returns
     -------

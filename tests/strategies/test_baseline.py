@@ -287,7 +287,6 @@ def test_fednova_in_the_wrapper_needs_its_steps() -> None:
         ("fedavg", {}, "Baseline runs a flwr.server.strategy.Strategy; got 'fedavg'"),
         (FedAvg(), {"on_failure": "skipp"}, "unknown on_failure 'skipp'; did you mean 'skip'"),
         (FedAvg(), {"min_replies": 0}, "min_replies is 0; it must be a whole number from 1"),
-        (FedAvg(), {"evaluate_every": 1.0}, "evaluate_every is 1.0; it must be a whole number"),
     ],
 )
 def test_options_that_cannot_be_are_refused(strategy: Any, options: Any, message: str) -> None:

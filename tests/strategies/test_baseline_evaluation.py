@@ -55,13 +55,6 @@ def test_a_test_is_reported_with_each_client_counting_once() -> None:
     assert "field loss: expected a finite number" in report.clients[2].failure
 
 
-def test_tests_come_every_so_many_rounds_and_in_the_last() -> None:
-    strategy = Baseline(FedAvg(min_evaluate_clients=1), evaluate_every=3, last_round=7)
-    manager = managed([TestingNode(p, 1.0, 10, 0.5) for p in range(2)])
-    tested = [t for t in range(1, 9) if strategy.configure_evaluate(t, PARAMETERS, manager)]
-    assert tested == [3, 6, 7]
-
-
 def test_who_trains_alone_is_tested_as_trained_once_it_has() -> None:
     reports: list[ClientTestReport] = []
     strategy = Baseline(Alone(min_fit_clients=1, fraction_fit=0.0), on_test=reports.append, seed=1)

@@ -132,3 +132,20 @@ def test_the_server_evaluates_as_the_wrapped_strategy_does(kind: Kind) -> None:
     tested = FedAvg(evaluate_fn=lambda number, arrays, _: (number + len(arrays), {"a": 1}))
     assert kind(tested).evaluate(3, MODEL.parameters) == (10, {"a": 1})
     assert kind(FedAvg()).evaluate(3, MODEL.parameters) is None
+
+
+@both
+def test_tests_come_every_so_many_rounds_and_in_the_last(kind: Kind) -> None:
+    strategy = kind(FedAvg(), evaluate_every=3, last_round=7)
+    manager, parameters = honest_manager(), MODEL.parameters
+    strategy.configure_fit(1, parameters, manager)
+    tested = [t for t in range(1, 9) if strategy.configure_evaluate(t, parameters, manager)]
+    assert tested == [3, 6, 7]
+
+
+@both
+@pytest.mark.parametrize("every", [0, 1.0, True])
+def test_an_interval_that_cannot_be_is_refused(kind: Kind, every: Any) -> None:
+    message = f"evaluate_every is {every!r}; it must be a whole number from 1"
+    with pytest.raises(SettingsError, match=message):
+        kind(FedAvg(), evaluate_every=every)
