@@ -93,14 +93,17 @@ def test_fednova_ends_near_the_optimum_and_nearer_with_smaller_steps() -> None:
     nearer = sum(p * c.optimum for p, c in zip(smaller, PARABOLAS, strict=True)) / sum(smaller)
     assert abs(nearer - OPTIMUM) < abs(fixed - OPTIMUM) / 90
     # FedAvg's pulls stay in the proportion of steps times curvature, however small the rate.
-    fedavg = end_of(all_of(FedAvg), nodes(learning_rate=rate), 150)
-    assert fedavg == pytest.approx(1.618319, abs=1e-5)
+    fedavg = end_of(all_of(FedAvg), nodes(learning_rate=rate), 260)
+    assert fedavg == pytest.approx(1.6183194739, abs=1e-9)
 
 
 def test_fednova_comes_to_the_optimum_as_the_learning_rate_falls_and_fedavg_does_not() -> None:
     def falling(number: int) -> dict[str, Any]:
         return {"learning-rate": 0.05 * 0.98**number}
 
+    # Each rate has a fixed point of its own, for FedNova some 3.8 rates below the optimum. Below a
+    # rate of about 0.003 the rate falls faster than the model follows, which therefore stays some
+    # 0.012 away.
     options: dict[str, Any] = {"on_fit_config_fn": falling}
     fednova = end_of(all_of(FedNova, **options), nodes(), 230)
     assert fednova == pytest.approx(OPTIMUM, abs=0.015)
@@ -125,16 +128,24 @@ def test_fednova_reckons_with_momentum_where_steps_differ() -> None:
             buffer = momentum * buffer + position
             position -= 0.1 * buffer
         assert end_of(Baseline(strategy), members, 1) == pytest.approx(position, abs=1e-12)
-    # Two clients of opposite optima and equal curvature, with 1 and 4 steps: the mean is 0.
+    # Two clients of opposite optima and equal curvature, with 1 and 4 steps: the mean is 0. They
+    # end where their pulls are equal: 0.05 of the distance, and of the second what is written out
+    # here, which FedNova divides by 1 + 1.5 + 1.75 + 1.875 = 6.125 steps.
+    left, buffer = 1.0, 0.0
+    for _ in range(4):
+        buffer = 0.5 * buffer + left
+        left -= 0.05 * buffer
+    pulls = {"fedavg": 1 - left, "fednova": (1 - left) / 6.125}
     opposite = [Parabola(1.0, -1.0, 1), Parabola(1.0, 1.0, 4)]
     ends = {}
     kinds: dict[str, Any] = {"fedavg": FedAvg, "fednova": FedNova}
     for name, kind in kinds.items():
         options: dict[str, Any] = {"momentum": 0.5} if name == "fednova" else {}
         wrapped = Baseline(kind(initial_parameters=start(0.0), fraction_evaluate=0.0, **options))
-        ends[name] = end_of(wrapped, nodes(opposite, learning_rate=0.01, momentum=0.5), 150)
-    assert abs(ends["fednova"]) < 0.02
-    assert ends["fedavg"] > 0.6
+        ends[name] = end_of(wrapped, nodes(opposite, learning_rate=0.05, momentum=0.5), 150)
+    fixed = {name: (pull - 0.05) / (pull + 0.05) for name, pull in pulls.items()}
+    assert ends == pytest.approx(fixed, abs=1e-9)
+    assert abs(ends["fednova"]) < 0.05 < 0.6 < ends["fedavg"]
 
 
 def test_scaffold_with_one_client_is_fedavg_bit_for_bit() -> None:

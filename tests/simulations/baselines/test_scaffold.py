@@ -52,7 +52,7 @@ def test_without_control_variates_it_trains_as_fedavgs_client_bit_for_bit() -> N
     assert (count, metrics["round"], metrics["local_steps"]) == (samples, 1, 3)
     # Three steps of 0.2 long: the mean of the gradients that it met.
     for change, before, after in zip(reply[MODEL:], arrays(), expected, strict=True):
-        np.testing.assert_allclose(change, (before - after) / 0.6, rtol=1e-5, atol=1e-7)
+        np.testing.assert_allclose(change, (before - after) / 0.6, rtol=1e-6)  # float32
 
 
 def test_the_correction_is_in_every_step_and_the_variate_is_the_mean_raw_gradient() -> None:
@@ -74,10 +74,12 @@ def test_the_correction_is_in_every_step_and_the_variate_is_the_mean_raw_gradien
                         met[index] = met[index] + raw / 3
                         step = raw - own[index] + common[number - 1][index]
                         parameter.sub_(torch.from_numpy(0.2 * step))
+        # Weights below 1 are 6e-8 apart in float32, and each of three steps rounds once or twice.
+        # The variate is told from the way of 3 * 0.2 that they took, so that its error is larger.
         for index, parameter in enumerate(model.parameters()):
-            np.testing.assert_allclose(reply[index], parameter.detach().numpy(), atol=2e-6)
+            np.testing.assert_allclose(reply[index], parameter.detach().numpy(), atol=4e-7)
             change = met[index] - own[index]
-            np.testing.assert_allclose(reply[MODEL + index], change, atol=2e-5)
+            np.testing.assert_allclose(reply[MODEL + index], change, atol=8e-7)
         own = met
     assert np.abs(own[0]).max() > 0.01
 
