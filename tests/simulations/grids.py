@@ -7,6 +7,7 @@ from typing import Any
 
 import tomli_w
 
+from tests.simulations.changed_settings import kebab
 from tests.simulations.small_runs import SMALL
 
 METHODS: list[dict[str, Any]] = [
@@ -18,8 +19,7 @@ TINY = SMALL | {"num-clients": 4, "clients-per-round": 2, "rounds": 1}
 
 def write_grid(folder: Path, grid: dict[str, Any] | None = None, **base: Any) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
-    kebab = {key.replace("_", "-"): value for key, value in base.items()}
-    (folder / "base.toml").write_text(tomli_w.dumps(TINY | kebab))
+    (folder / "base.toml").write_text(tomli_w.dumps(TINY | kebab(base)))
     path = folder / "grid.toml"
     path.write_text(
         tomli_w.dumps({"base": "base.toml", "method": METHODS} if grid is None else grid)

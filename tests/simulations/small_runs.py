@@ -12,7 +12,9 @@ import pandas as pd
 import pytest
 
 from simulations.recorder import Recorder
+from simulations.runner import run
 from simulations.settings import RunSettings
+from tests.simulations.changed_settings import settings_with
 
 SMALL = {
     "dataset": "digits",
@@ -25,14 +27,20 @@ SMALL = {
     "backend": "in-process",
     "seed": 3,
 }
-MEASURED = ["train_seconds", "round_seconds", "client_memory_mb"]  # never twice the same
-TABLES = ("rounds", "clients", "traffic", "layers", "partitions")
+MEASURED = ["train_seconds", "round_seconds", "server_seconds", "client_memory_mb"]
+"""Columns that are never twice the same."""
 
 
 def small(**changes: Any) -> RunSettings:
     """Settings of a small run; keyword arguments are keys with underscores."""
-    kebab = {key.replace("_", "-"): value for key, value in changes.items()}
-    return RunSettings.from_mapping(SMALL | kebab)
+    return settings_with(SMALL, **changes)
+
+
+def run_undrawn(settings: RunSettings, folder: Path) -> Path:
+    """Run without plots, for fixtures of a module; tests take the fixture ``no_plots``."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("simulations.recorder.write_plots", lambda folder: [])
+        return run(settings, folder)
 
 
 def arrays_of(path: Path) -> dict[str, bytes]:
@@ -48,18 +56,6 @@ def table_of(folder: Path, name: str) -> pd.DataFrame:
     """Read a table of a run as text, so that equal means equal in every digit."""
     table = pd.read_csv(folder / f"{name}.csv", dtype=str, keep_default_na=False)
     return table.drop(columns=[column for column in MEASURED if column in table])
-
-
-def assert_same_results(first: Path, second: Path) -> None:
-    """Compare two runs' folders: final model, mask history, and tables apart from MEASURED."""
-    assert arrays_of(first / "model.npz") == arrays_of(second / "model.npz")
-    assert arrays_of(first / "zero_positions.npz") == arrays_of(second / "zero_positions.npz")
-    tables = [
-        {name for name in TABLES if (folder / f"{name}.csv").exists()} for folder in (first, second)
-    ]
-    assert tables[0] == tables[1]
-    for name in tables[0]:
-        pd.testing.assert_frame_equal(table_of(first, name), table_of(second, name))
 
 
 class Stopped(Exception):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from simulations.settings import RunSettings
+from tests.simulations.changed_settings import settings_with
 
 SMALL_SPLIT: dict[str, Any] = {
     "algorithm": "adasplit",
@@ -23,5 +24,4 @@ SMALL_SPLIT: dict[str, Any] = {
 
 def small_split(**changes: Any) -> RunSettings:
     """Settings of a small run; keyword arguments are keys with underscores."""
-    kebab = {key.replace("_", "-"): value for key, value in changes.items()}
-    return RunSettings.from_mapping(SMALL_SPLIT | kebab)
+    return settings_with(SMALL_SPLIT, **changes)

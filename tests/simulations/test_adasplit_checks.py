@@ -16,6 +16,7 @@ from simulations.preflight import check
 from simulations.recorder import Recorder
 from simulations.settings import RunSettings, read_config
 from strategies.adasplit_sharing import Sharing
+from tests.simulations.changed_settings import settings_with
 from zerofl_flwr.errors import SettingsError
 
 SMALL = {
@@ -30,8 +31,7 @@ SMALL = {
 
 
 def small(**changes: Any) -> RunSettings:
-    kebab = {key.replace("_", "-"): value for key, value in changes.items()}
-    return RunSettings.from_mapping(SMALL | kebab)
+    return settings_with(SMALL, **changes)
 
 
 class Holding:

@@ -11,6 +11,7 @@ from simulations import adasplit_parts
 from simulations.adasplit_parts import make_strategy, most_samples
 from simulations.data import FederatedData, load_data
 from simulations.settings import RunSettings
+from tests.simulations.changed_settings import settings_with
 
 SMALL: dict[str, Any] = {
     "algorithm": "adasplit",
@@ -28,8 +29,7 @@ SMALL: dict[str, Any] = {
 
 
 def small(**changes: Any) -> RunSettings:
-    kebab = {key.replace("_", "-"): value for key, value in changes.items()}
-    return RunSettings.from_mapping(SMALL | kebab)
+    return settings_with(SMALL, **changes)
 
 
 def bound(**changes: Any) -> int:

@@ -16,13 +16,13 @@ from simulations.data import FederatedData, load_data
 from simulations.settings import RunSettings
 from strategies.client_rounds import StatePlan
 from tests.simulations.baselines.learners import config
+from tests.simulations.changed_settings import settings_with
 
 SMALL: dict[str, Any] = {"num-clients": 8, "clients-per-round": 2, "validation-fraction": 0.2}
 
 
 def small(algorithm: str = "zerofl", **changes: Any) -> RunSettings:
-    kebab = {key.replace("_", "-"): value for key, value in changes.items()}
-    return RunSettings.from_mapping({**SMALL, "algorithm": algorithm, **kebab})
+    return settings_with(SMALL, algorithm=algorithm, **changes)
 
 
 def test_batches_are_those_of_the_partition_and_made_when_they_are_needed(

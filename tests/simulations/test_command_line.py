@@ -12,29 +12,17 @@ from typing import Any
 
 import pytest
 import tomli_w
-from click.testing import Result
-from typer.testing import CliRunner
 
 from simulations import __main__ as command_line
-from simulations import recorder as recorder_module
 from simulations import runner
 from simulations.recorder import Recorder
 from simulations.setting_groups import all_fields, default_text, help_texts
 from simulations.settings import read_config
+from tests.simulations.invoked import PLAIN, invoke, without_styles
 from tests.simulations.small_runs import SMALL, Stopped, small, stopped_after
 from zerofl_flwr.errors import LeanFlwrError, SettingsError
 
 COMMAND = [sys.executable, "-m", "simulations"]
-PLAIN = {"COLUMNS": "400", "NO_COLOR": "1", "TERM": "dumb"}
-
-
-def invoke(*arguments: object) -> Result:
-    texts = [str(argument) for argument in arguments]
-    return CliRunner().invoke(command_line.app, texts, env=PLAIN)
-
-
-def without_styles(text: str) -> str:
-    return re.sub(r"\x1b\[[0-9;]*m", "", text)
 
 
 @pytest.fixture
@@ -275,10 +263,8 @@ __main__.main()
     assert result.returncode == code
 
 
-def test_a_run_stops_and_resumes_from_the_command_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(recorder_module, "write_plots", lambda folder: [])
+@pytest.mark.usefixtures("no_plots")
+def test_a_run_stops_and_resumes_from_the_command_line(tmp_path: Path) -> None:
     out = tmp_path / "run"
     options = ["--clients", 4, "--clients-per-round", 2, "--rounds", 2, "--backend", "in-process"]
     with stopped_after(1):

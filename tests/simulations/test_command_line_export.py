@@ -8,18 +8,17 @@ import pandas as pd
 import pytest
 import torch
 
-from simulations import recorder as recorder_module
 from simulations import runner
 from simulations.models import build_model
+from tests.simulations.invoked import invoke
 from tests.simulations.small_split_runs import small_split
-from tests.simulations.test_command_line import invoke
 from zerofl_flwr.errors import LeanFlwrError
 
 
+@pytest.mark.usefixtures("no_plots")
 def test_a_network_is_exported_from_the_command_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recorder_module, "write_plots", lambda folder: [])
     monkeypatch.chdir(tmp_path)
     runner.run(small_split(rounds=1), tmp_path / "run")
     tests = pd.read_csv(tmp_path / "run" / "tests.csv")

@@ -11,6 +11,7 @@ from flwr.server.strategy import FedAdam, FedAvg, FedProx
 from simulations.flower_strategies import flower_strategy
 from simulations.settings import RunSettings
 from strategies import Alone, FedNova, Scaffold
+from tests.simulations.changed_settings import settings_with
 from tests.strategies.dense_federation import NAMES, START
 from tests.strategies.federation import same_bits
 
@@ -23,8 +24,7 @@ SMALL: dict[str, Any] = {
 
 
 def built(strategy: str, **changes: Any) -> Any:
-    kebab = {key.replace("_", "-"): value for key, value in changes.items()}
-    settings = RunSettings.from_mapping(SMALL | {"strategy": strategy} | kebab)
+    settings = settings_with(SMALL, strategy=strategy, **changes)
     return flower_strategy(settings, START, run="a-run", array_names=NAMES)
 
 

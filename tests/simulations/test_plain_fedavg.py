@@ -17,7 +17,6 @@ from flwr.server.strategy import FedAvg
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader
 
-from simulations import recorder as recorder_module
 from simulations.data import load_data
 from simulations.in_process import run_in_process
 from simulations.models import build_model
@@ -126,10 +125,8 @@ def bits(arrays: Arrays) -> list[tuple[np.dtype[Any], tuple[int, ...], bytes]]:
     return [(array.dtype, array.shape, array.tobytes()) for array in arrays]
 
 
-def test_sparsity_0_is_plain_fedavg_bit_for_bit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(recorder_module, "write_plots", lambda folder: [])
+@pytest.mark.usefixtures("no_plots")
+def test_sparsity_0_is_plain_fedavg_bit_for_bit(tmp_path: Path) -> None:
     plain = plain_rounds()
     assert len(plain) == 1 + ROUNDS
     assert bits(final_model(SETTINGS, tmp_path / "dense")) == bits(plain[-1])

@@ -10,9 +10,9 @@ import pandas as pd
 import pytest
 import tomli_w
 
+from tests.simulations.invoked import invoke
+from tests.simulations.planned_runs import PLANNED_SPLIT
 from tests.simulations.small_runs import SMALL
-from tests.simulations.test_command_line import invoke
-from tests.simulations.test_run_costs import RUN
 from zerofl_flwr.errors import LeanFlwrError
 
 
@@ -23,7 +23,7 @@ def config(tmp_path: Path, values: dict[str, Any]) -> Path:
 
 
 def test_kappa_eta_and_cut_are_printed_as_run_settings(tmp_path: Path) -> None:
-    path, out = config(tmp_path, RUN), tmp_path / "plan.csv"
+    path, out = config(tmp_path, PLANNED_SPLIT), tmp_path / "plan.csv"
     limits = ("--bytes-budget", "1e6", "--multiply-adds-budget", "3e9")
     result = invoke("plan", path, *limits, "--out", out)
     assert result.exit_code == 0, result.output
@@ -41,7 +41,7 @@ def test_kappa_eta_and_cut_are_printed_as_run_settings(tmp_path: Path) -> None:
 
 
 def test_a_files_own_budget_holds_unless_another_is_given(tmp_path: Path) -> None:
-    path = config(tmp_path, {**RUN, "bytes-budget": 1000})
+    path = config(tmp_path, {**PLANNED_SPLIT, "bytes-budget": 1000})
     assert ", of 1,000" in str(_error_of(invoke("plan", path)))
     assert invoke("plan", path, "--bytes-budget", "1e9").exit_code == 0
 

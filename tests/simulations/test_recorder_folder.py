@@ -13,11 +13,7 @@ from tests.simulations.played_rounds import contents, play, table
 from tests.simulations.small_runs import small
 from zerofl_flwr.errors import DataError, SettingsError
 
-
-@pytest.fixture(autouse=True)
-def no_plots(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Drawing takes seconds, and is tested on its own."""
-    monkeypatch.setattr(recorder_module, "write_plots", lambda folder: [])
+pytestmark = pytest.mark.usefixtures("no_plots")
 
 
 def test_nobody_else_opens_a_folder_while_a_run_writes_it(tmp_path: Path) -> None:

@@ -15,15 +15,14 @@ import ray
 import torch
 from flwr.common import Scalar
 
-from simulations import recorder as recorder_module
 from simulations.recorder import Recorder
 from simulations.runner import resume, run
 from simulations.settings import RunSettings, read_config
 from tests.simulations.parquet_folders import pictures, write_split
+from tests.simulations.same_results import differences
 from tests.simulations.small_runs import (
     Stopped,
     arrays_of,
-    assert_same_results,
     small,
     stopped_after,
     table_of,
@@ -34,12 +33,6 @@ from zerofl_flwr.model_arrays import Array
 
 SETTINGS = small(learning_rate_end=0.02, fraction_evaluate=0.25)
 ON_RAY = small(learning_rate_end=0.02, fraction_evaluate=0.25, backend="ray")
-
-
-@pytest.fixture
-def no_plots(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Drawing takes seconds; the module's one whole run draws."""
-    monkeypatch.setattr(recorder_module, "write_plots", lambda folder: [])
 
 
 @pytest.fixture(scope="module")
@@ -144,7 +137,7 @@ def test_the_config_runs_again_to_the_same_result(
 ) -> None:
     settings = RunSettings.from_mapping(read_config(in_process / "config.toml"))
     assert settings == SETTINGS
-    assert_same_results(in_process, run(settings, tmp_path / "again"))
+    assert differences(in_process, run(settings, tmp_path / "again")) == []
 
 
 @pytest.mark.slow
@@ -152,7 +145,7 @@ def test_the_config_runs_again_to_the_same_result(
 def test_ray_ends_as_one_process_does(in_process: Path, tmp_path: Path) -> None:
     folder = run(ON_RAY, tmp_path / "run")
     assert read_config(folder / "config.toml")["backend"] == "ray"
-    assert_same_results(in_process, folder)
+    assert differences(in_process, folder) == []
     assert not ray.is_initialized()
 
 
@@ -164,7 +157,7 @@ def test_ray_stopped_and_resumed_ends_as_one_process_that_never_stopped(
     with stopped_after(2), pytest.raises(Stopped):
         run(ON_RAY, tmp_path / "run")
     assert last_round(tmp_path / "run") == 2
-    assert_same_results(in_process, resume(tmp_path / "run"))
+    assert differences(in_process, resume(tmp_path / "run")) == []
     assert ray.is_initialized()
 
 
@@ -194,7 +187,7 @@ def test_a_resumed_run_ends_as_an_unbroken_one(tmp_path: Path, changes: dict[str
     unbroken = run(settings, tmp_path / "unbroken")
     with stopped_after(2), pytest.raises(Stopped):
         run(settings, tmp_path / "broken")
-    assert_same_results(unbroken, resume(tmp_path / "broken"))
+    assert differences(unbroken, resume(tmp_path / "broken")) == []
     checkpoints = [arrays_of(tmp_path / name / "checkpoint.npz") for name in ("unbroken", "broken")]
     assert checkpoints[0] == checkpoints[1]
 
@@ -208,7 +201,7 @@ def test_rounds_after_the_last_checkpoint_are_repeated_and_not_doubled(tmp_path:
     assert last_round(tmp_path / "broken") == 3
     assert Recorder.resume(tmp_path / "broken").rounds_done == 2
     assert last_round(tmp_path / "broken") == 2
-    assert_same_results(unbroken, resume(tmp_path / "broken"))
+    assert differences(unbroken, resume(tmp_path / "broken")) == []
 
 
 def test_a_finished_run_and_a_folder_without_one_are_not_resumed(

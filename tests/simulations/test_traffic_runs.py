@@ -9,13 +9,14 @@ import pandas as pd
 import pytest
 
 from adasplit_flwr import batch_payload
-from simulations import recorder as recorder_module
 from simulations.run_models import plain_model, split_model
 from simulations.runner import run
 from simulations.settings import RunSettings
 from strategies.traffic import CATEGORIES
 from tests.simulations.small_runs import small as small_zerofl
 from tests.simulations.small_split_runs import small_split
+
+pytestmark = pytest.mark.usefixtures("no_plots")
 
 ACTIVATION_BYTES = 16 * 8 * 8 * 4  # of a sample, behind digits_cnn's first block
 BASELINE = {
@@ -28,12 +29,6 @@ BASELINE = {
     "validation-fraction": 0.2,
     "backend": "in-process",
 }
-
-
-@pytest.fixture(autouse=True)
-def _no_plots(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Drawing takes seconds."""
-    monkeypatch.setattr(recorder_module, "write_plots", lambda folder: [])
 
 
 def assert_adds_up(folder: Path) -> tuple[pd.DataFrame, pd.DataFrame]:

@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 
 from simulations.bench import split_costs
 from simulations.commands import command
+from tests.simulations.planned_runs import PLANNED_SPLIT
 from tests.simulations.small_runs import SMALL
-from tests.simulations.test_run_costs import RUN
 
 
 def printed(tmp_path: Path, **changes: object) -> str:
@@ -21,7 +21,7 @@ def printed(tmp_path: Path, **changes: object) -> str:
 
 
 def test_costs_of_an_adasplit_run_are_printed(tmp_path: Path) -> None:
-    lines = printed(tmp_path, **RUN).splitlines()
+    lines = printed(tmp_path, **PLANNED_SPLIT).splitlines()
     assert lines[0] == "in all rounds of training, as dense arrays, exactly:"
     assert lines[1] == "clients: 1,800 samples, and gradients of 0"
     assert lines[2] == "server:  450 samples"

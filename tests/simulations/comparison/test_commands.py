@@ -12,15 +12,14 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from simulations import recorder as recorder_module
 from simulations.comparison.grid import read_grid
 from simulations.runner import run
 from simulations.settings import RunSettings, read_config
 from tests.simulations.finished_runs import add_compute, write_finished
 from tests.simulations.grids import METHODS, write_grid
+from tests.simulations.invoked import invoke, without_styles
 from tests.simulations.small_runs import Stopped, small, stopped_after
 from tests.simulations.small_split_runs import small_split
-from tests.simulations.test_command_line import invoke, without_styles
 from zerofl_flwr.errors import DataError, LeanFlwrError, SettingsError
 
 
@@ -221,10 +220,8 @@ def test_what_report_cannot_do_is_our_error(tmp_path: Path) -> None:
     assert invoke("report").exit_code == 2  # typer's own: RUNS... are missing
 
 
-def test_real_runs_stand_beside_each_other_on_their_clients_samples(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(recorder_module, "write_plots", lambda folder: [])
+@pytest.mark.usefixtures("no_plots")
+def test_real_runs_stand_beside_each_other_on_their_clients_samples(tmp_path: Path) -> None:
     tiny = {"num_clients": 4, "clients_per_round": 4, "rounds": 3, "validation_fraction": 0.2}
     chosen = {
         "zerofl": small(**tiny, evaluate_every=2, fraction_evaluate=1.0),
@@ -254,9 +251,8 @@ def test_real_runs_stand_beside_each_other_on_their_clients_samples(
     assert table["zerofl"] != pytest.approx(mean_of_clients("zerofl", "3"), rel=1e-5)
 
 
-def test_a_comparison_of_real_processes_finishes_an_interrupted_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("no_plots")
+def test_a_comparison_of_real_processes_finishes_an_interrupted_run(tmp_path: Path) -> None:
     grid = write_grid(
         tmp_path,
         {
@@ -269,7 +265,6 @@ def test_a_comparison_of_real_processes_finishes_an_interrupted_run(
         rounds=2,
     )
     runs = read_grid(grid, tmp_path / "out").runs
-    monkeypatch.setattr(recorder_module, "write_plots", lambda folder: [])
     with stopped_after(1), pytest.raises(Stopped):
         run(runs[0].settings, runs[0].folder)
     # Each process gets one thread; the two run at the same time.

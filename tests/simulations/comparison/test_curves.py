@@ -12,14 +12,6 @@ from tests.simulations.run_folders import seed_run
 from zerofl_flwr.errors import DataError, SettingsError
 
 
-@pytest.fixture
-def two_seeds(tmp_path: Path) -> list[Path]:
-    return [
-        seed_run(tmp_path / "a", [0.9, 0.10, 0.20, 0.30, None, 0.50]),
-        seed_run(tmp_path / "b", [0.9, 0.20, 0.40, None, 0.80, 0.60]),
-    ]
-
-
 def test_curves_are_means_with_a_band_from_lowest_to_highest(two_seeds: list[Path]) -> None:
     figure = compare_accuracy({"two": two_seeds, "one": two_seeds[:1]}, by="round")
     axes = figure.axes[0]

@@ -14,14 +14,6 @@ from tests.simulations.run_folders import seed_run
 from zerofl_flwr.errors import DataError, SettingsError
 
 
-@pytest.fixture
-def two_seeds(tmp_path: Path) -> list[Path]:
-    return [
-        seed_run(tmp_path / "a", [0.9, 0.10, 0.20, 0.30, None, 0.50]),
-        seed_run(tmp_path / "b", [0.9, 0.20, 0.40, None, 0.80, 0.60]),
-    ]
-
-
 def test_summary_of_two_seeds(two_seeds: list[Path]) -> None:
     table = summary_table({"r = .2": two_seeds}, last=2)
     # Each seed's last two tests: 30 and 50, 80 and 60; those before: 10 and 20, 20 and 40. Round 0
