@@ -13,7 +13,7 @@ from rich.console import Console
 
 from simulations import recorder as recorder_module
 from simulations.checkpoint import Checkpoint
-from simulations.compute import NO_COMPUTE, ComputeMeter, summed
+from simulations.compute import NO_COMPUTE
 from simulations.recorder import Recorder
 from simulations.settings import RunSettings, read_config
 from simulations.zerofl_parts import initial_arrays
@@ -22,11 +22,7 @@ from tests.simulations.played_rounds import contents, play, play_round, report_o
 from tests.simulations.small_runs import arrays_of, small
 from zerofl_flwr.errors import RoundFailedError, SettingsError
 
-
-@pytest.fixture(autouse=True)
-def no_plots(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Drawing takes seconds, and is tested on its own."""
-    monkeypatch.setattr(recorder_module, "write_plots", lambda folder: [])
+pytestmark = pytest.mark.usefixtures("no_plots")
 
 
 def test_a_new_folder_describes_the_run(tmp_path: Path) -> None:
@@ -120,7 +116,14 @@ def test_a_rounds_figures_are_in_all_tables(tmp_path: Path) -> None:
             "train_seconds": 2.0,
             "round_seconds": 2.5,
             "nonzero_ratio": 0.25,
-            **summed(ComputeMeter(settings).of_clients(report_of(settings, 1))),
+            # 400 samples of 8 x 8 pixels. The first layer takes 64 * 9 * 16 multiply-adds, the last
+            # 640. Of 4608 and 32768 masked weights 807 and 5735 are kept, the former at 64 places:
+            # 57,383 together, and as many for the inputs' gradients. The weights' gradients take
+            # 0.175 of 327,680, the dense layers' once more, and the last layer's inputs 640.
+            "client_forward_ops": 400 * (9216 + 640 + 57_383),
+            "client_ops": 400 * (2 * 9216 + 3 * 640 + 2 * 57_383 + 57_344),
+            "server_forward_ops": 0,
+            "server_ops": 0,
         }
     )
     assert rounds["learning_rate"].tolist()[2] == pytest.approx(0.05)
