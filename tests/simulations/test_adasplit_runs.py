@@ -10,10 +10,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from flwr.app import RecordDict
 
-from simulations import recorder as recorder_module
-from simulations.adasplit_parts import make_client, make_strategy
+from simulations.adasplit_parts import make_strategy
 from simulations.preflight import check
 from simulations.recorder import Recorder
 from simulations.report import write_plots
@@ -22,8 +20,12 @@ from simulations.run_name import read_run_name
 from simulations.runner import resume, run
 from simulations.settings import RunSettings
 from strategies import AdaSplit
-from tests.simulations.small_runs import Stopped, arrays_of, stopped_after, table_of
+from tests.simulations.changed_settings import settings_with
+from tests.simulations.same_results import differences, states_of
+from tests.simulations.small_runs import Stopped, arrays_of, run_undrawn, stopped_after, table_of
 from zerofl_flwr.errors import DataError, SettingsError
+
+pytestmark = pytest.mark.usefixtures("no_plots")
 
 SMALL: dict[str, Any] = {
     "algorithm": "adasplit",
@@ -41,47 +43,12 @@ SMALL: dict[str, Any] = {
 
 
 def small(**changes: Any) -> RunSettings:
-    kebab = {key.replace("_", "-"): value for key, value in changes.items()}
-    return RunSettings.from_mapping(SMALL | kebab)
-
-
-@pytest.fixture(autouse=True)
-def _no_plots(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Drawing takes seconds; one test draws."""
-    monkeypatch.setattr(recorder_module, "write_plots", lambda folder: [])
+    return settings_with(SMALL, **changes)
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(recorder_module, "write_plots", lambda folder: [])
-        return run(small(), tmp_path_factory.mktemp("whole") / "run")
-
-
-def states_of(folder: Path, states: Path | None = None) -> dict[str, dict[str, bytes]]:
-    """Read what each client knows at the end, but the run's name: of its states the newest."""
-    clients = ((states or folder / "clients") / read_run_name(folder)).iterdir()
-    newest = {
-        client.name: max(client.glob("*.npz"), key=lambda p: int(p.stem.removeprefix("round-")))
-        for client in clients
-    }
-    read = {name: arrays_of(path) for name, path in sorted(newest.items())}
-    return {
-        client: {name: array for name, array in arrays.items() if name != "run"}
-        for client, arrays in read.items()
-    }
-
-
-def assert_same(first: Path, second: Path) -> None:
-    for name in ("model.npz", "mask_summary.npz"):
-        assert arrays_of(first / name) == arrays_of(second / name)
-    assert states_of(first) == states_of(second)
-    for name in ("rounds", "clients", "traffic", "tests", "partitions"):
-        one, other = (
-            table_of(folder, name).drop(columns=["server_seconds"], errors="ignore")
-            for folder in (first, second)
-        )
-        pd.testing.assert_frame_equal(one, other)
+    return run_undrawn(small(), tmp_path_factory.mktemp("whole") / "run")
 
 
 def test_the_folder_tells_phases_picks_losses_and_each_clients_accuracy(whole: Path) -> None:
@@ -129,9 +96,10 @@ def test_the_model_file_names_client_head_and_server_part(whole: Path) -> None:
         assert masks["clients"].tolist() == sorted(set(picked))
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_ray_ends_bit_equal(whole: Path, tmp_path: Path) -> None:
-    assert_same(whole, run(small(backend="ray"), tmp_path / "run"))
+    assert differences(whole, run(small(backend="ray"), tmp_path / "run")) == []
 
 
 @pytest.mark.parametrize("mask", ["soft", "hard"])
@@ -141,7 +109,7 @@ def test_a_resumed_run_ends_as_an_unbroken_one(tmp_path: Path, mask: str, stop: 
     unbroken = run(settings, tmp_path / "unbroken")
     with stopped_after(stop), pytest.raises(Stopped):
         run(settings, tmp_path / "resumed")
-    assert_same(unbroken, resume(tmp_path / "resumed"))
+    assert differences(unbroken, resume(tmp_path / "resumed")) == []
 
 
 def test_a_run_resumes_from_rounds_before_the_stop(tmp_path: Path) -> None:
@@ -149,14 +117,14 @@ def test_a_run_resumes_from_rounds_before_the_stop(tmp_path: Path) -> None:
     unbroken = run(settings, tmp_path / "unbroken")
     with stopped_after(3), pytest.raises(Stopped):
         run(settings, tmp_path / "resumed")
-    assert_same(unbroken, resume(tmp_path / "resumed"))
+    assert differences(unbroken, resume(tmp_path / "resumed")) == []
 
 
 def test_masks_that_do_not_fit_into_memory_change_nothing(
     whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A megabyte holds one of these masks with its moments.
-    assert_same(whole, run(small(mask_memory_mb=1), tmp_path / "run"))
+    assert differences(whole, run(small(mask_memory_mb=1), tmp_path / "run")) == []
 
 
 def test_tests_at_the_server_say_the_same(whole: Path, tmp_path: Path) -> None:
@@ -240,15 +208,6 @@ def test_what_cannot_run_is_refused_at_the_start(
         return
     with pytest.raises(SettingsError, match=message):
         check(small(**changes))
-
-
-def test_a_client_keeps_its_states_in_the_runs_folder_or_the_one_given(tmp_path: Path) -> None:
-    client = make_client(small(checkpoint_every=5), 2, RecordDict(), tmp_path)
-    assert client.kept.folder == tmp_path / "clients"
-    without = make_client(small(checkpoint_every=0), 2, RecordDict(), tmp_path)
-    assert without.kept.folder is None
-    elsewhere = make_client(small(state_dir=str(tmp_path / "x")), 2, RecordDict(), tmp_path)
-    assert elsewhere.kept.folder == tmp_path / "x"
 
 
 def test_the_strategy_has_the_runs_name_for_itself() -> None:

@@ -52,6 +52,7 @@ def flwr_environment(tmp_path: Path) -> Iterator[dict[str, str]]:
             continue
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(620)
 def test_flwr_run_trains_by_any_method_and_writes_the_run_folder(
     tmp_path: Path, flwr_environment: dict[str, str]
