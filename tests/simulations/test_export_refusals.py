@@ -5,34 +5,22 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import pytest
 
-from simulations import recorder as recorder_module
 from simulations.export import export, export_network
 from simulations.run_name import read_run_name
-from simulations.runner import run
 from tests.simulations.small_runs import small
-from tests.simulations.small_split_runs import small_split
-from zerofl_flwr.errors import ClientFailedError, DataError, PayloadError, SettingsError
-
-
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a finished AdaSplit run, which no test may change."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(recorder_module, "write_plots", lambda folder: [])
-        return run(small_split(), tmp_path_factory.mktemp("finished") / "run")
+from zerofl_flwr.errors import ClientFailedError, DataError, SettingsError
 
 
 @pytest.mark.parametrize("client", [None, -1, 8])
-def test_an_unknown_client_is_refused(finished: Path, client: int | None) -> None:
+def test_an_unknown_client_is_refused(split_run: Path, client: int | None) -> None:
     message = "there is no client"
     if client is None:
         message = "with AdaSplit each client has a network of its own: say whose with --client"
     with pytest.raises(SettingsError, match=message) as refused:
-        export_network(finished, client)
+        export_network(split_run, client)
     assert "0 to 7" in str(refused.value)
 
 
@@ -48,43 +36,26 @@ def test_a_folder_without_a_network_is_refused(tmp_path: Path) -> None:
     small().save(tmp_path / "config.toml")
     with pytest.raises(DataError, match=r"neither model\.npz nor checkpoint\.npz"):
         export_network(tmp_path)
-    small_split(checkpoint_every=2).save(tmp_path / "config.toml")
-    message = r"has no checkpoint\.npz, .* from: the run comes to its first after round 2$"
-    with pytest.raises(DataError, match=message):
-        export_network(tmp_path, 3)
 
 
-def test_without_checkpoints_a_clients_own_network_is_not_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(recorder_module, "write_plots", lambda folder: [])
-    folder = run(small_split(checkpoint_every=0, rounds=1), tmp_path / "run")
-    message = (
-        r"has no checkpoint\.npz, .* from: the run keeps none \(checkpoint-every 0\): run it again "
-        "with checkpoint-every 1"
-    )
-    with pytest.raises(DataError, match=message):
-        export_network(folder, 3)
-
-
-def test_a_file_of_the_runs_folder_is_not_overwritten(finished: Path, tmp_path: Path) -> None:
+def test_a_file_of_the_runs_folder_is_not_overwritten(split_run: Path, tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"model\.npz is in the run's folder already"):
-        export(finished, 3, finished / "plots" / ".." / "model.npz")
+        export(split_run, 3, split_run / "plots" / ".." / "model.npz")
     with pytest.raises(SettingsError, match=r"must end in \.pt or \.npz"):
-        export(finished, 3, tmp_path / "model.pth")
+        export(split_run, 3, tmp_path / "model.pth")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_damaged_and_missing_files_are_named(finished: Path, tmp_path: Path) -> None:
-    client = int(pd.read_csv(finished / "clients.csv").query("picked")["partition_id"].iloc[-1])
-    name = read_run_name(finished)
+def test_damaged_and_missing_files_are_named(split_run: Path, tmp_path: Path) -> None:
+    client = int(pd.read_csv(split_run / "clients.csv").query("picked")["partition_id"].iloc[-1])
+    name = read_run_name(split_run)
     states = f"clients/{name}/client-{client}"
-    newest = max((finished / states).glob("*.npz"), key=lambda path: path.stat().st_mtime).name
+    newest = max((split_run / states).glob("*.npz"), key=lambda path: path.stat().st_mtime).name
 
     def refused(file: str, damage: str) -> str:
         folder = tmp_path / "run"
         shutil.rmtree(folder, ignore_errors=True)
-        shutil.copytree(finished, folder)
+        shutil.copytree(split_run, folder)
         path = folder / file
         content = bytearray(path.read_bytes())
         if damage == "gone":
@@ -110,28 +81,10 @@ def test_damaged_and_missing_files_are_named(finished: Path, tmp_path: Path) -> 
     assert "is not valid TOML" in refused("config.toml", "cut")
 
 
-def test_a_mask_of_another_run_is_refused(finished: Path, tmp_path: Path) -> None:
-    folder = Path(shutil.copytree(finished, tmp_path / "run"))
+def test_a_mask_of_another_run_is_refused(split_run: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(split_run, tmp_path / "run"))
     masks = folder / "masks" / "server-masks.bin"
     masks.write_bytes(masks.read_bytes()[:65_536].ljust(masks.stat().st_size, b"\1"))
-    client = int(pd.read_csv(finished / "clients.csv").query("picked")["partition_id"].iloc[-1])
+    client = int(pd.read_csv(split_run / "clients.csv").query("picked")["partition_id"].iloc[-1])
     with pytest.raises(DataError, match=f"the mask of client {client} in slot .* is damaged"):
         export_network(folder, client)
-
-
-def test_a_model_file_of_another_model_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(recorder_module, "write_plots", lambda folder: [])
-    folder = run(small(rounds=1), tmp_path / "run")
-    with np.load(folder / "model.npz") as stored:
-        arrays = {name: stored[name] for name in stored.files}
-    np.savez(folder / "model.npz", **{name: arrays[name] for name in reversed(arrays)})
-    with pytest.raises(DataError, match=r"model\.npz .* another model: they come in another order"):
-        export_network(folder)
-    np.savez(folder / "model.npz", **{**arrays, "conv1.bias": np.zeros(3, np.float32)})
-    with pytest.raises(PayloadError, match=r"model\.npz, layer conv1\.bias, field shape"):
-        export_network(folder)
-    (folder / "model.npz").write_bytes(b"no model")
-    with pytest.raises(DataError, match=r"the model .*model\.npz cannot be read"):
-        export_network(folder)
