@@ -110,3 +110,8 @@ def uploads(reports: Sequence[AdaSplitRoundReport]) -> list[tuple[int, int | Non
         for client in report.clients
         if client.picked
     ]
+
+
+def total(spent: dict[int, Costs]) -> Costs:
+    """Add up what clients have spent."""
+    return sum(spent.values(), Costs())

@@ -6,12 +6,21 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from flwr.common import FitIns, FitRes, Scalar, ndarrays_to_parameters, parameters_to_ndarrays
+from flwr.common import (
+    FitIns,
+    FitRes,
+    Parameters,
+    Scalar,
+    ndarrays_to_parameters,
+    parameters_to_ndarrays,
+)
 from flwr.server.server import Server
 from flwr.server.strategy import Strategy
 
+from adasplit_flwr.client_resume import lost_state
 from strategies.answers import Answer
-from strategies.member import Member
+from strategies.member import Member, MemberFailedError
+from strategies.replies import Failure
 from tests.strategies.federation import OK, Node, f32, managed, trained
 from zerofl_flwr.model_arrays import Array
 
@@ -31,6 +40,36 @@ def fit_res(arrays: Sequence[Array], examples: Any = 10, **metrics: Scalar) -> F
 def answer(partition_id: int, result: FitRes) -> Answer[FitRes]:
     """Let a partition reply."""
     return Answer(Member(Node(partition_id), partition_id), result)
+
+
+def asked(
+    strategy: Strategy,
+    server_round: int,
+    parameters: Parameters | Sequence[Array] = PARAMETERS,
+    clients: int = 3,
+) -> dict[int, FitIns]:
+    """Configure a round of so many clients; return what each is sent."""
+    if not isinstance(parameters, Parameters):
+        parameters = ndarrays_to_parameters(list(parameters))
+    manager = managed([Node(partition) for partition in range(clients)])
+    pairs = strategy.configure_fit(server_round, parameters, manager)
+    return {int(client.cid): ins for client, ins in pairs}
+
+
+def aggregated(
+    strategy: Strategy, server_round: int, *results: FitRes, failures: Sequence[Failure] = ()
+) -> list[Array] | None:
+    """Hand over the replies of clients 0, 1, ...; return the new model, None for none."""
+    pairs: Any = [(answer(p, result).member, result) for p, result in enumerate(results)]
+    parameters, _ = strategy.aggregate_fit(server_round, pairs, list(failures))
+    return None if parameters is None else parameters_to_ndarrays(parameters)
+
+
+def has_lost(client: int, run: str, state_round: int) -> MemberFailedError:
+    """Return the failure of a client that no longer has its state of a round."""
+    return MemberFailedError(
+        client, f"{lost_state(client, run, state_round)}: memory holds nothing"
+    )
 
 
 def node(partition_id: int, train: Train) -> Node:

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from strategies import AdaSplitRoundReport
 from strategies.budget import Budget
-from strategies.exchange_costs import Costs
 from tests.strategies.adasplit_federation import adasplit, frozen
 from tests.strategies.budgeted_runs import (
     CLIENTS,
@@ -26,6 +25,7 @@ from tests.strategies.budgeted_runs import (
     nodes_of,
     play,
     play_round,
+    total,
     uploads,
 )
 from tests.strategies.federation import managed
@@ -39,10 +39,6 @@ def unlimited(mode: str) -> tuple[list[AdaSplitRoundReport], Frozen]:
     strategy = budgeted(None, mode)
     reports = play(strategy, nodes_of())
     return reports, frozen(strategy.state_arrays())
-
-
-def total(spent: dict[int, Costs]) -> Costs:
-    return sum(spent.values(), Costs())
 
 
 def without_budget(state: Frozen) -> Frozen:

@@ -10,7 +10,6 @@ from flwr.app import RecordDict
 from flwr.common import FitRes
 
 from strategies.budget import Budget
-from strategies.exchange_costs import Costs
 from tests.strategies.budgeted_runs import (
     CLIENTS,
     OWN,
@@ -19,12 +18,9 @@ from tests.strategies.budgeted_runs import (
     measured,
     nodes_of,
     play,
+    total,
     uploads,
 )
-
-
-def total(spent: dict[int, Costs]) -> Costs:
-    return sum(spent.values(), Costs())
 
 
 @pytest.mark.parametrize("mode", ["personal", "SplitFed"])

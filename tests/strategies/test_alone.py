@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from flwr.common import (
     EvaluateIns,
-    FitIns,
     FitRes,
     parameters_to_ndarrays,
 )
@@ -16,9 +14,15 @@ from flwr.common import (
 from strategies import Alone
 from strategies.client_rounds import StatePlan
 from strategies.member import MemberFailedError
-from strategies.replies import Failure
 from strategies.state import check_resumable, load_strategy_state, strategy_state
-from tests.strategies.dense_federation import PARAMETERS, START, answer, fit_res
+from tests.strategies.dense_federation import (
+    PARAMETERS,
+    START,
+    aggregated,
+    asked,
+    fit_res,
+    has_lost,
+)
 from tests.strategies.federation import Node, managed, same_bits
 from zerofl_flwr.errors import SettingsError
 
@@ -29,21 +33,9 @@ def alone(**options: Any) -> Alone:
     return Alone(**{"min_fit_clients": 1, "fraction_fit": 1.0, **options})
 
 
-def asked(strategy: Alone, server_round: int) -> dict[int, FitIns]:
-    pairs = strategy.configure_fit(server_round, PARAMETERS, CLIENTS)
-    return {int(client.cid): ins for client, ins in pairs}
-
-
 def sent_to_test(strategy: Alone, server_round: int) -> dict[int, EvaluateIns]:
     pairs = strategy.configure_evaluate(server_round, PARAMETERS, CLIENTS)
     return {int(client.cid): ins for client, ins in pairs}
-
-
-def aggregated(
-    strategy: Alone, server_round: int, *results: FitRes, failures: Sequence[Failure] = ()
-) -> Any:
-    pairs: Any = [(answer(p, result).member, result) for p, result in enumerate(results)]
-    return strategy.aggregate_fit(server_round, pairs, list(failures))
 
 
 def reply(server_round: int, examples: int = 10) -> FitRes:
@@ -57,8 +49,9 @@ def test_the_common_start_goes_down_until_a_client_has_trained() -> None:
     assert same_bits(parameters_to_ndarrays(first[0].parameters), START)
     assert StatePlan.from_config(first[0].config) == StatePlan("a-run", 1, 0)
     assert first[0].config["learning-rate"] == 0.5
-    parameters, _ = aggregated(strategy, 1, reply(1), reply(1))
-    assert same_bits(parameters_to_ndarrays(parameters), START)
+    arrays = aggregated(strategy, 1, reply(1), reply(1))
+    assert arrays is not None
+    assert same_bits(arrays, START)
     second = asked(strategy, 2)
     assert [len(second[p].parameters.tensors) for p in range(3)] == [0, 0, 2]
     assert StatePlan.from_config(second[0].config) == StatePlan("a-run", 2, 1)
@@ -90,13 +83,13 @@ def test_a_bad_reply_is_refused_and_its_client_goes_on_from_before(
 ) -> None:
     strategy = alone()
     asked(strategy, 1)
-    parameters, _ = aggregated(strategy, 1, bad, reply(1))
-    assert parameters is not None
+    arrays = aggregated(strategy, 1, bad, reply(1))
+    assert arrays is not None
     assert any(f"round 1: {message}" in line for line in flower_log.messages)
     assert [strategy.has_trained(p) for p in (0, 1)] == [False, True]
     nobody = alone()
     asked(nobody, 1)
-    assert aggregated(nobody, 1, bad) == (None, {})
+    assert aggregated(nobody, 1, bad) is None
 
 
 def test_a_client_that_has_lost_its_network_begins_again(
@@ -106,7 +99,7 @@ def test_a_client_that_has_lost_its_network_begins_again(
     asked(strategy, 1)
     aggregated(strategy, 1, reply(1), reply(1), reply(1))
     asked(strategy, 2)
-    lost = MemberFailedError(2, "client 2 of run a-run: the state of round 1 is lost: memory")
+    lost = has_lost(2, "a-run", 1)
     aggregated(strategy, 2, reply(2), failures=[lost, MemberFailedError(1, "ill")])
     assert "client 2 has lost its network, and begins again" in flower_log.messages[-1]
     assert strategy.restarts == 1

@@ -11,7 +11,7 @@ from flwr.common import NDArrays
 from strategies.lasting_fedavg import LastingFedAvg
 from strategies.member import MemberFailedError
 from strategies.replies import Failure, Reply
-from tests.strategies.dense_federation import PARAMETERS, START, answer, fit_res
+from tests.strategies.dense_federation import PARAMETERS, START, answer, fit_res, has_lost
 
 
 class Keeping(LastingFedAvg):
@@ -67,7 +67,7 @@ def test_a_reply_that_cannot_be_is_refused(
 def test_who_has_lost_its_state_begins_again_and_nobody_else() -> None:
     strategy = Keeping()
     played(strategy, 1, [0, 1, 2])
-    lost = MemberFailedError(2, "client 2 of run a-run: the state of round 1 is lost: memory")
+    lost = has_lost(2, "a-run", 1)
     played(strategy, 2, [0], [lost, MemberFailedError(1, "ill")])
     assert strategy.begun == [(2, 2)]
     assert strategy.restarts == 1

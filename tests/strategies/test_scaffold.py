@@ -9,10 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.common import (
-    FitIns,
     FitRes,
-    Parameters,
-    ndarrays_to_parameters,
     parameters_to_ndarrays,
 )
 from flwr.server.strategy.aggregate import aggregate_inplace
@@ -20,10 +17,17 @@ from flwr.server.strategy.aggregate import aggregate_inplace
 from strategies import Scaffold
 from strategies.client_rounds import StatePlan
 from strategies.member import MemberFailedError
-from strategies.replies import Failure
 from strategies.state import check_resumable, load_strategy_state, strategy_state
-from tests.strategies.dense_federation import NAMES, PARAMETERS, START, answer, fit_res
-from tests.strategies.federation import Node, f32, managed, same_bits
+from tests.strategies.dense_federation import (
+    NAMES,
+    START,
+    aggregated,
+    answer,
+    asked,
+    fit_res,
+    has_lost,
+)
+from tests.strategies.federation import f32, same_bits
 from zerofl_flwr.errors import RoundFailedError, SettingsError
 from zerofl_flwr.model_arrays import Array
 
@@ -35,30 +39,8 @@ def scaffold(num_clients: int = 2, **options: Any) -> Scaffold:
     return Scaffold(num_clients=num_clients, **{**one, **options})
 
 
-def asked(
-    strategy: Scaffold,
-    server_round: int,
-    parameters: Parameters | Sequence[Array] = PARAMETERS,
-    clients: int = 2,
-) -> dict[int, FitIns]:
-    """Configure a round of so many clients; return what each is sent."""
-    if not isinstance(parameters, Parameters):
-        parameters = ndarrays_to_parameters(list(parameters))
-    manager = managed([Node(partition) for partition in range(clients)])
-    pairs = strategy.configure_fit(server_round, parameters, manager)
-    return {int(client.cid): ins for client, ins in pairs}
-
-
 def reply(weights: Sequence[Array], change: Sequence[Array], n: int = 10, **metrics: Any) -> FitRes:
     return fit_res([*weights, *change], n, **{"round": 1, **metrics})
-
-
-def aggregated(
-    strategy: Scaffold, server_round: int, *results: FitRes, failures: Sequence[Failure] = ()
-) -> list[Array] | None:
-    pairs: Any = [(answer(p, result).member, result) for p, result in enumerate(results)]
-    parameters, _ = strategy.aggregate_fit(server_round, pairs, list(failures))
-    return None if parameters is None else parameters_to_ndarrays(parameters)
 
 
 def test_a_round_worked_out_by_hand() -> None:
@@ -219,7 +201,7 @@ def test_after_a_lost_control_variate_all_begin_again(flower_log: pytest.LogCapt
     asked(strategy, 1)
     aggregated(strategy, 1, reply(START, START), reply(START, START))
     asked(strategy, 2)
-    lost = MemberFailedError(1, "client 1 of run a-run: the state of round 1 is lost: memory holds")
+    lost = has_lost(1, "a-run", 1)
     arrays = aggregated(strategy, 2, reply(START, START, round=2), failures=[lost])
     assert arrays is not None
     assert "client 1 has lost its control variate: those of all clients" in flower_log.messages[-1]

@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
+from tests.zerofl_flwr.one_layer import line, squared
 from zerofl_flwr.errors import ClientFailedError, SettingsError
 from zerofl_flwr.sparsify import sparsify
 from zerofl_flwr.training import (
@@ -86,18 +87,6 @@ def test_neighbouring_parts_give_different_seeds() -> None:
     seeds = {seed_of(a, b, c) for a in range(8) for b in range(8) for c in range(8)}
     assert len(seeds) == 8**3
     assert all(0 <= seed < 2**63 for seed in seeds)
-
-
-def line(weights: list[float]) -> nn.Linear:
-    """Give a linear layer with one output and no bias."""
-    layer = nn.Linear(len(weights), 1, bias=False)
-    with torch.no_grad():
-        layer.weight.copy_(torch.tensor([weights]))
-    return layer
-
-
-def squared(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    return ((outputs[:, 0] - labels) ** 2).mean()
 
 
 ONE_SAMPLE: list[Batch] = [(torch.tensor([[1.0, 1.0]]), torch.tensor([0.0]))]

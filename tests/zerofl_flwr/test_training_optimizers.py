@@ -6,20 +6,10 @@ import pytest
 import torch
 from torch import nn
 
+from tests.zerofl_flwr.one_layer import line, squared
 from zerofl_flwr.training import TrainingOutcome, TrainingSettings, new_optimizer, train_locally
 
 BATCHES = [(torch.tensor([[1.0, 1.0]]), torch.tensor([0.0]))] * 2
-
-
-def line() -> nn.Linear:
-    layer = nn.Linear(2, 1, bias=False)
-    with torch.no_grad():
-        layer.weight.copy_(torch.tensor([[1.0, 2.0]]))
-    return layer
-
-
-def squared(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    return ((outputs[:, 0] - labels) ** 2).mean()
 
 
 def train(model: nn.Module, *, epochs: int = 1, **options: object) -> TrainingOutcome:
@@ -28,7 +18,7 @@ def train(model: nn.Module, *, epochs: int = 1, **options: object) -> TrainingOu
 
 
 def test_adam_takes_steps_of_its_learning_rate_whatever_the_gradients_size() -> None:
-    model = line()
+    model = line([1.0, 2.0])
     train(model, settings=TrainingSettings(optimizer="adam", learning_rate=0.01))
     # As both gradients are positive and nearly equal, both steps are 0.01 long.
     assert model.weight.tolist()[0] == pytest.approx([0.98, 1.98], abs=1e-4)
@@ -36,7 +26,7 @@ def test_adam_takes_steps_of_its_learning_rate_whatever_the_gradients_size() -> 
 
 def test_adam_is_torchs_with_its_weight_decay() -> None:
     settings = TrainingSettings(optimizer="adam", learning_rate=0.3, weight_decay=0.5)
-    model, other = line(), line()
+    model, other = line([1.0, 2.0]), line([1.0, 2.0])
     train(model, settings=settings)
     adam = torch.optim.Adam(other.parameters(), lr=0.3, weight_decay=0.5)
     for inputs, labels in BATCHES:
@@ -52,7 +42,7 @@ def test_the_optimizer_of_the_settings_is_made_with_their_values(name: str) -> N
     settings = TrainingSettings(
         optimizer=name, learning_rate=0.25, weight_decay=0.125, momentum=momentum
     )
-    optimizer = new_optimizer(line().parameters(), settings)
+    optimizer = new_optimizer(line([1.0, 2.0]).parameters(), settings)
     assert type(optimizer) is {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}[name]
     (group,) = optimizer.param_groups
     assert (group["lr"], group["weight_decay"]) == (0.25, 0.125)
@@ -61,7 +51,7 @@ def test_the_optimizer_of_the_settings_is_made_with_their_values(name: str) -> N
 
 def test_each_call_starts_anew_unless_an_optimizer_is_given() -> None:
     settings = TrainingSettings(optimizer="adam", learning_rate=0.01)
-    whole, halves, anew = line(), line(), line()
+    whole, halves, anew = line([1.0, 2.0]), line([1.0, 2.0]), line([1.0, 2.0])
     train(whole, settings=TrainingSettings(optimizer="adam", learning_rate=0.01, local_epochs=2))
     optimizer = new_optimizer(halves.parameters(), settings)
     for _ in range(2):
@@ -72,13 +62,13 @@ def test_each_call_starts_anew_unless_an_optimizer_is_given() -> None:
 
 
 def test_batches_are_counted_as_steps() -> None:
-    assert train(line()).steps == 2
-    outcome = train(line(), epochs=3)
+    assert train(line([1.0, 2.0])).steps == 2
+    outcome = train(line([1.0, 2.0]), epochs=3)
     assert (outcome.steps, outcome.num_examples) == (6, 2)
 
 
 def test_gradients_may_be_changed_before_each_step() -> None:
-    model, seen = line(), []
+    model, seen = line([1.0, 2.0]), []
 
     def correct() -> None:
         gradient = model.weight.grad

@@ -13,18 +13,26 @@ from flwr.common import FitIns, FitRes, ndarrays_to_parameters
 from flwr.server.strategy import FedAvg, FedProx
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from strategies import RoundReport
 from strategies.planning import RunCosts, ZeroFLCosts
 from strategies.traffic import CATEGORIES
 from tests.strategies.federation import Node, managed, play, zerofl
+from tests.strategies.planning.zerofl_network import (
+    EQUAL,
+    FIRST,
+    LAST,
+    SECOND,
+    SHAPE,
+    THIRD,
+    network,
+)
 from zerofl_flwr import TrainingSettings, ZeroFLClient, ZeroFLSettings, sparsify
 from zerofl_flwr.errors import SettingsError
 from zerofl_flwr.model_arrays import array_names, get_arrays
 
-SHAPE, EQUAL, UNEQUAL, ROUNDS = (1, 6, 6), (12, 12, 12), (5, 12, 300), 4
+UNEQUAL, ROUNDS = (5, 12, 300), 4
 MODES: dict[str, dict[str, Any]] = {
     "constant": {"sparsity": 0.9, "mask_ratio": 0.05},
     "uploads all": {"sparsity": 0.9, "mask_ratio": 0.9},
@@ -39,21 +47,6 @@ MODES: dict[str, dict[str, Any]] = {
     "frozen": {"sparsity": 0.9, "mask_ratio": 0.1, "freeze_mask_after_round": 2},
     "dense": {"sparsity": 0.0},
 }
-# Convolutions of 6 x 6 x 9 x (1 x 4, 4 x 6), and linear layers; those in the middle train sparse.
-FIRST, SECOND, THIRD, LAST = 36 * 9 * 4, 36 * 9 * 24, 216 * 8, 8 * 3
-
-
-def network() -> nn.Sequential:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(2)
-        return nn.Sequential(
-            nn.Conv2d(1, 4, 3, padding=1),
-            nn.BatchNorm2d(4),
-            nn.Conv2d(4, 6, 3, padding=1),
-            nn.Flatten(),
-            nn.Linear(216, 8),
-            nn.Linear(8, 3),
-        )
 
 
 def train(partition_id: int, samples: int, sparse: bool, ins: FitIns) -> FitRes:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from strategies.planning import Plan, RunCosts, ZeroFLCosts, plan_zerofl
-from tests.strategies.planning.test_zerofl_costs import EQUAL, SHAPE, network
+from tests.strategies.planning.zerofl_network import EQUAL, SHAPE, network
 from zerofl_flwr import ZeroFLSettings, recommended_settings
 from zerofl_flwr.errors import SettingsError
 
