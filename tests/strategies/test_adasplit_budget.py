@@ -181,9 +181,8 @@ def test_a_refused_reply_is_paid_for_and_overruns_by_its_own_size_at_most() -> N
     spent = measured(reports, "personal")
     assert 10_000 < spent[1].bytes < 9_000 + 10_000
     assert [report.server_round for report in reports if asked(report, 1)] == [1]
-    assert {client: costs.bytes for client, costs in spent.items() if client != 1} == {
-        client: pytest.approx(7_500, abs=1_500) for client in (0, 2)
-    }
+    # The others come near their limit of 9,000: one more exchange takes about 2,000.
+    assert all(6_000 < spent[client].bytes <= 9_000 for client in (0, 2))
     ledger = strategy._turns.ledger
     assert ledger is not None
     # Its own work is charged although nothing came of it: 11 samples.

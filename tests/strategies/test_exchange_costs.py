@@ -190,4 +190,5 @@ def test_sparse_uploads_and_gradients_are_never_larger(
     assert came <= sum(up.by_category().values())
     gradients = encode_gradients([(b.batch_id, b.activations) for b in batches], server_round=7)
     blank = costs.downlink(exchange)
+    # Behind the gradients come an id and a size of each batch, four bytes each.
     assert sum(array.nbytes for array in gradients[1:]) <= blank.gradients + 8 * len(sizes)

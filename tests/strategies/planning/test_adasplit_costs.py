@@ -170,6 +170,14 @@ def test_multiply_adds_are_samples_times_counts_by_hand() -> None:
     assert total.server_ops == 96 * 3 * 32  # its input's gradient goes back
 
 
+def test_steps_are_counted_at_the_least() -> None:
+    # Batches of four: of 12 samples three, of 7 two (4, 3), of 20 five; in each of 11 rounds.
+    assert foretold(EQUAL).of(ROUNDS).least_steps == 11 * 3 * 3
+    assert foretold(UNEQUAL).of(ROUNDS).least_steps == 11 * (3 + 2 + 5)
+    # Of three clients two are drawn: those with the fewest batches at the least.
+    assert foretold(UNEQUAL, fraction_fit=0.67).of(ROUNDS).least_steps == 11 * (3 + 2)
+
+
 def test_a_pass_that_is_cut_short_promises_only_the_picks_that_are_sure() -> None:
     costs = foretold((12, 12, 12, 12), client_weights="relayed", eta=0.5)
     # Two of each four turns upload. The fifth turn begins a pass: it may upload, or none yet.
