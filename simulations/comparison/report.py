@@ -16,6 +16,7 @@ from simulations.comparison.curves import AXES, By, compare_accuracy, has_curve
 from simulations.comparison.grid import ALL, slug
 from simulations.comparison.methods import Comparison
 from simulations.comparison.page import Picture, Section, write_page
+from simulations.comparison.rounds import rounds_table
 from simulations.comparison.setting_figure import accuracy_by_setting
 from simulations.comparison.summary import summary_table
 from simulations.comparison.traffic import traffic_table
@@ -32,15 +33,6 @@ _RUN_PICTURES = {
     "ucb_terms": "the two terms of the orchestrator's score",
     "client_masks": "overlap of the clients' masks",
 }
-_KEPT_COLUMNS = (
-    *("round", "phase", "accuracy", "trained_accuracy", "learned_accuracy", "client_accuracy"),
-    *("loss", "train_loss", "server_loss", "picked", "sparsity", "uplink_bytes", "downlink_bytes"),
-    *("uplink_bytes_counted", "downlink_bytes_counted"),
-    *("client_forward_ops", "client_ops", "server_forward_ops", "server_ops"),
-    *("train_seconds", "round_seconds", "nonzero_ratio", "mask_overlap", "mask_density"),
-    *("failures", "restarts"),
-)
-"""Those that a method's rounds have."""
 
 
 @dataclass
@@ -113,7 +105,7 @@ def write_report(
     files.table("summary.csv", summary)
     known = summary.dropna(axis="columns", how="all")
     files.text("summary.md", to_markdown(known) + "\n")
-    files.table("rounds.csv", all_rounds(comparison))
+    files.table("rounds.csv", rounds_table(comparison))
     if not clients.empty:
         files.table("clients.csv", clients)
     traffic = traffic_table(folders)
@@ -130,19 +122,6 @@ def write_report(
         "index.html", write_page(title, comparison, known, clients, budgets, sections, traffic)
     )
     return files.written
-
-
-def all_rounds(comparison: Comparison) -> pd.DataFrame:
-    """Put the rounds of all runs into one long table with columns method and seed."""
-    tables = []
-    for method in comparison.methods:
-        for run in method.runs:
-            table = pd.read_csv(run.folder / "rounds.csv")
-            table = table[[column for column in _KEPT_COLUMNS if column in table]]
-            table.insert(0, "seed", run.seed)
-            table.insert(0, "method", method.name)
-            tables.append(table)
-    return pd.concat(tables, ignore_index=True)
 
 
 def _curves(comparison: Comparison, files: _Files) -> list[Picture]:

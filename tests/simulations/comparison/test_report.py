@@ -11,7 +11,7 @@ import pytest
 from simulations.c3 import Budgets
 from simulations.comparison.grid import Grid, GridRun, read_grid
 from simulations.comparison.methods import Comparison, finished_methods, found_methods
-from simulations.comparison.report import all_rounds, write_report
+from simulations.comparison.report import write_report
 from strategies.traffic import CATEGORIES
 from tests.simulations.adasplit_run_folders import write_adasplit_run, write_client_masks
 from tests.simulations.finished_runs import add_compute, add_tests, write_finished
@@ -175,17 +175,6 @@ def test_zero_positions_are_drawn_of_the_methods_that_the_grid_names(
     expected = {f"sparse-{name}.png" for name in ("mask-overlap", "overlap-matrix")}
     assert expected | {"sparse-zero-positions.png"} <= written
     assert not any(name.startswith("dense-") for name in written)
-
-
-def test_rounds_of_methods_with_other_columns_share_a_table(grid: Grid) -> None:
-    run = run_of(grid, "sparse", 1)
-    write_adasplit_run(run.folder, rounds=2)
-    run.settings.save(run.folder / "config.toml")
-    (run.folder / "model.npz").write_bytes(b"a model")
-    rounds = all_rounds(finished_methods(grid))
-    assert rounds["method"].tolist() == ["dense"] * 6 + ["sparse"] * 2
-    assert rounds["phase"].tolist()[6:] == ["local", "global"]
-    assert rounds["phase"].isna().tolist() == [True] * 6 + [False] * 2
 
 
 def test_accuracy_by_a_setting_has_a_picture_and_a_section(tmp_path: Path) -> None:
