@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 from matplotlib.figure import Figure
@@ -16,7 +17,7 @@ from simulations.comparison.curves import AXES, By, compare_accuracy, has_curve
 from simulations.comparison.grid import ALL, slug
 from simulations.comparison.methods import Comparison
 from simulations.comparison.page import Picture, Section, write_page
-from simulations.comparison.rounds import rounds_table
+from simulations.comparison.rounds import all_rounds, rounds_table
 from simulations.comparison.setting_figure import accuracy_by_setting
 from simulations.comparison.summary import summary_table
 from simulations.comparison.traffic import traffic_table
@@ -43,7 +44,9 @@ class _Files:
     written: list[Path]
 
     def table(self, name: str, table: pd.DataFrame) -> None:
-        table.to_csv(self._path(name), index=False, float_format="%.6g")
+        # Without the time of day, so that the same runs give the same file.
+        packed: Any = {"method": "gzip", "mtime": 0} if name.endswith(".gz") else None
+        table.to_csv(self._path(name), index=False, float_format="%.6g", compression=packed)
 
     def text(self, name: str, text: str) -> None:
         self._path(name).write_text(text, encoding="utf-8")
@@ -83,9 +86,9 @@ def write_report(
     Returns
     -------
     list of Path
-        What was written: ``summary.csv``, ``summary.md``, ``rounds.csv``, ``clients.csv`` where
-        clients test for themselves, ``traffic.csv`` where runs tell, pictures, and ``index.html``,
-        which needs no other file.
+        What was written: ``summary.csv``, ``summary.md``, ``rounds.csv``, ``all-rounds.csv.gz``,
+        ``clients.csv`` where clients test for themselves, ``traffic.csv`` where runs tell,
+        pictures, and ``index.html``, which needs no other file.
 
     Raises
     ------
@@ -105,7 +108,9 @@ def write_report(
     files.table("summary.csv", summary)
     known = summary.dropna(axis="columns", how="all")
     files.text("summary.md", to_markdown(known) + "\n")
-    files.table("rounds.csv", rounds_table(comparison))
+    rounds = all_rounds(comparison)
+    files.table("rounds.csv", rounds_table(rounds))
+    files.table("all-rounds.csv.gz", rounds)
     if not clients.empty:
         files.table("clients.csv", clients)
     traffic = traffic_table(folders)

@@ -1,4 +1,4 @@
-"""The tested rounds of all runs in one long table, from which a report's curves can be drawn."""
+"""The rounds of all runs in one long table: every one, and those from which curves are drawn."""
 
 from __future__ import annotations
 
@@ -20,10 +20,8 @@ _COLUMNS = (
 """Those that a method's rounds have."""
 
 
-def rounds_table(comparison: Comparison) -> pd.DataFrame:
-    """Return a row a tested round, and one for what came after a run's last test.
-
-    Split methods may have ten thousand rounds, of which ten are tested. Runs' own tables have all.
+def all_rounds(comparison: Comparison) -> pd.DataFrame:
+    """Return every round of all runs, as it was recorded.
 
     Parameters
     ----------
@@ -33,26 +31,41 @@ def rounds_table(comparison: Comparison) -> pd.DataFrame:
     Returns
     -------
     pandas.DataFrame
-        Columns ``method``, ``seed`` and those of ``rounds.csv`` that the runs have. Bytes,
-        multiply-adds, seconds, picks, failures and restarts are added up since the row before,
-        NaN where no round knows; all else is that round's own.
+        Columns ``method``, ``seed`` and those of ``rounds.csv`` that the runs have.
     """
     tables = []
     for method in comparison.methods:
         for run in method.runs:
-            table = _tested(pd.read_csv(run.folder / "rounds.csv"))
+            table = pd.read_csv(run.folder / "rounds.csv")
+            table = table[[column for column in _COLUMNS if column in table]]
             table.insert(0, "seed", run.seed)
             table.insert(0, "method", method.name)
             tables.append(table)
     return pd.concat(tables, ignore_index=True)
 
 
-def _tested(rounds: pd.DataFrame) -> pd.DataFrame:
-    is_tested = rounds["accuracy"].notna() | (rounds.index == rounds.index[-1])
-    before = is_tested.shift(fill_value=False).cumsum()
-    columns = [column for column in _COLUMNS if column in rounds]
-    table: pd.DataFrame = rounds.loc[is_tested, columns].copy()
+def rounds_table(rounds: pd.DataFrame) -> pd.DataFrame:
+    """Return a row a tested round, and one for what came after a run's last test.
+
+    Split methods may have ten thousand rounds, of which ten are tested.
+
+    Parameters
+    ----------
+    rounds : pandas.DataFrame
+        Of :func:`all_rounds`.
+
+    Returns
+    -------
+    pandas.DataFrame
+        The same columns. Bytes, multiply-adds, seconds, picks, failures and restarts are added up
+        since the row before, NaN where no round knows; all else is that round's own.
+    """
+    runs = rounds.groupby(["method", "seed"], sort=False)
+    is_last = runs.cumcount(ascending=False) == 0
+    is_tested = rounds["accuracy"].notna() | is_last
+    row = is_tested.shift(fill_value=False).cumsum()  # ascends through all runs
+    table: pd.DataFrame = rounds[is_tested].copy()
     for column in [column for column in _SUMMED if column in table]:
         known = pd.Series(numbers(rounds, column), index=rounds.index)
-        table[column] = known.groupby(before).sum(min_count=1).to_numpy()
+        table[column] = known.groupby(row).sum(min_count=1).to_numpy()
     return table

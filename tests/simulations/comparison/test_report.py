@@ -40,7 +40,10 @@ methods = ["dense", "sparse"]
 name = "not yet"
 methods = ["sparse"]
 """
-_COMMON = {"summary.csv", "summary.md", "rounds.csv", "trade-off.png", "index.html"}
+_COMMON = {
+    *("summary.csv", "summary.md", "rounds.csv", "all-rounds.csv.gz"),
+    *("trade-off.png", "index.html"),
+}
 
 
 @pytest.fixture
@@ -91,6 +94,11 @@ def test_a_report_holds_tables_a_page_and_the_figures_of_the_grid(
     rounds = pd.read_csv(out / "rounds.csv")
     assert rounds["seed"].tolist() == [1, 1, 1, 2, 2, 2]
     assert rounds["accuracy"].tolist() == [0.1, 0.5, 0.7, 0.1, 0.6, 0.8]
+    packed = (out / "all-rounds.csv.gz").read_bytes()
+    everything = pd.read_csv(out / "all-rounds.csv.gz")
+    assert everything.to_dict("list") == rounds.to_dict("list")  # of which all are tested
+    write_report(finished_methods(grid), out)
+    assert (out / "all-rounds.csv.gz").read_bytes() == packed
 
 
 def test_compute_and_clients_add_their_pictures_and_tables(grid: Grid, tmp_path: Path) -> None:
