@@ -6,13 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from flwr.app import RecordDict
-from torch import nn
 
 from adasplit_flwr.kept_states import KeptStates
 from simulations.baselines.client import BaselineClient
 from strategies.client_rounds import StatePlan
 from zerofl_flwr.errors import SettingsError
-from zerofl_flwr.training import Batches
 
 
 class LastingClient(BaselineClient):
@@ -20,8 +18,6 @@ class LastingClient(BaselineClient):
 
     Parameters
     ----------
-    model, train_batches, validation_batches, partition_id
-        As for :class:`BaselineClient`.
     state : RecordDict
         ``context.state``, where the states of the last two rounds are kept.
     state_dir : Path, optional
@@ -30,8 +26,8 @@ class LastingClient(BaselineClient):
     checkpoint_every : int
         Rounds between two checkpoints of the server, 0 for none: the states that the last two name
         stay in the folder as well.
-    **options
-        As for :class:`BaselineClient`.
+    *arguments, **options
+        As for :class:`BaselineClient`; `partition_id` also says whose states they are.
 
     Raises
     ------
@@ -41,19 +37,14 @@ class LastingClient(BaselineClient):
 
     def __init__(
         self,
-        model: nn.Module,
-        train_batches: Batches,
-        validation_batches: Batches | None = None,
-        *,
+        *arguments: Any,
         partition_id: int,
         state: RecordDict,
         state_dir: Path | None = None,
         checkpoint_every: int = 0,
         **options: Any,
     ) -> None:
-        super().__init__(
-            model, train_batches, validation_batches, partition_id=partition_id, **options
-        )
+        super().__init__(*arguments, partition_id=partition_id, **options)
         self.kept = KeptStates(
             state, state_dir, partition_id=partition_id, checkpoint_every=checkpoint_every
         )
