@@ -37,10 +37,11 @@ def limit_threads(count: int) -> None:
     """
     if count < 1:
         raise SettingsError(f"a client needs at least 1 thread, not {count}")
-    torch.set_num_threads(count)
     numba = sys.modules.get("numba")
     if numba is not None:
         numba.set_num_threads(min(count, numba.config.NUMBA_NUM_THREADS))
+    # After numba, whose first call starts its threads and resets OpenMP's number, torch's too.
+    torch.set_num_threads(count)
 
 
 def use_hardware(device: str, threads: int | None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -75,6 +76,24 @@ def test_numba_is_limited_where_it_is_loaded(
     monkeypatch.setitem(sys.modules, "numba", numba)
     limit_threads(given)
     assert told == [expected]
+
+
+def test_starting_numbas_threads_leaves_torchs_limit() -> None:
+    pytest.importorskip("numba")  # comes with the extra "audio", which `make` installs
+    script = (
+        "import numba, torch; from zerofl_flwr.threads import limit_threads; "
+        "torch.get_num_threads(); limit_threads(1); print(torch.get_num_threads())"
+    )
+    # Numba's threads start once in a process: this takes a new one. Torch's first look at its
+    # number, which applies the one last set, comes before, as where torch has been used already.
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env={**os.environ, "NUMBA_NUM_THREADS": "2"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split() == ["1"]
 
 
 def test_cpus_are_those_that_the_process_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
