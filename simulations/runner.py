@@ -11,11 +11,11 @@ from pathlib import Path
 from flwr.client import ClientApp
 from flwr.server import ServerApp
 from flwr.simulation import run_simulation
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from simulations.assembly import make_client_app, make_server_app
 from simulations.in_process import run_in_process
 from simulations.preflight import check
+from simulations.progress_bar import progress_bar
 from simulations.ray_cluster import ray_cluster
 from simulations.recorder import LOG, Recorder
 from simulations.settings import RunSettings
@@ -114,8 +114,7 @@ def _run_on_ray(server_app: ServerApp, client_app: ClientApp, settings: RunSetti
 
 @contextmanager
 def _progress(recorder: Recorder, watch: Callable[[int], None] | None) -> Iterator[None]:
-    columns = (TextColumn("rounds"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=recorder.console, transient=True) as progress:
+    with progress_bar(recorder.console) as progress:
         task = progress.add_task(
             "rounds", total=recorder.settings.simulation.rounds, completed=recorder.rounds_done
         )

@@ -9,12 +9,14 @@ from concurrent.futures import ThreadPoolExecutor
 from rich.console import Console
 
 from simulations.comparison.grid import GridRun
+from simulations.progress_bar import progress_bar
 
 
 def run_grid(runs: list[GridRun], jobs: int, console: Console) -> int:
     """Run what is not finished, ``jobs`` at a time, in the grid's order.
 
-    Each run is a process of its own, and resumes from its checkpoint when it was interrupted.
+    Each run is a process of its own, and resumes from its checkpoint when it was interrupted. The
+    console gets a line when a run starts and one when it ends, and on a terminal a bar under them.
 
     Returns
     -------
@@ -27,9 +29,17 @@ def run_grid(runs: list[GridRun], jobs: int, console: Console) -> int:
         If a folder holds a run of other settings; nothing is started then.
     """
     waiting = [run for run in runs if not run.is_finished()]
-    console.print(f"{len(runs) - len(waiting)} of {len(runs)} runs are finished")
-    with ThreadPoolExecutor(max_workers=jobs) as executor:
-        codes = list(executor.map(lambda run: _run_one(run, console), waiting))
+    finished = len(runs) - len(waiting)
+    console.print(f"{finished} of {len(runs)} runs are finished")
+    with progress_bar(console) as progress, ThreadPoolExecutor(max_workers=jobs) as executor:
+        task = progress.add_task("runs", total=len(runs), completed=finished)
+
+        def run_one(run: GridRun) -> int:
+            code = _run_one(run, console)
+            progress.advance(task)
+            return code
+
+        codes = list(executor.map(run_one, waiting))
     return sum(code != 0 for code in codes)
 
 
